@@ -1,0 +1,1 @@
+"""The `rorqual` command line."""

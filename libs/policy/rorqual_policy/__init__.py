@@ -1,0 +1,1 @@
+"""Pure decisions of Rorqual: standard library only."""

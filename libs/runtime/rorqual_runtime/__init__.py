@@ -1,0 +1,1 @@
+"""Service shell of Rorqual: bus, tensor plane, telemetry, lifecycle."""

@@ -1,0 +1,1 @@
+"""Wire contracts of Rorqual: protobuf messages and the tensor service."""

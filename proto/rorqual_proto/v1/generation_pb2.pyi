@@ -1,0 +1,97 @@
+from rorqual_proto.v1 import tensor_pb2 as _tensor_pb2
+from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class ConstraintKind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    CONSTRAINT_KIND_UNSPECIFIED: _ClassVar[ConstraintKind]
+    CONSTRAINT_KIND_JSON_SCHEMA: _ClassVar[ConstraintKind]
+    CONSTRAINT_KIND_JSON_OBJECT: _ClassVar[ConstraintKind]
+    CONSTRAINT_KIND_REGEX: _ClassVar[ConstraintKind]
+    CONSTRAINT_KIND_EBNF: _ClassVar[ConstraintKind]
+
+class TrafficClass(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    TRAFFIC_CLASS_UNSPECIFIED: _ClassVar[TrafficClass]
+    TRAFFIC_CLASS_CHAT: _ClassVar[TrafficClass]
+    TRAFFIC_CLASS_AGENT: _ClassVar[TrafficClass]
+CONSTRAINT_KIND_UNSPECIFIED: ConstraintKind
+CONSTRAINT_KIND_JSON_SCHEMA: ConstraintKind
+CONSTRAINT_KIND_JSON_OBJECT: ConstraintKind
+CONSTRAINT_KIND_REGEX: ConstraintKind
+CONSTRAINT_KIND_EBNF: ConstraintKind
+TRAFFIC_CLASS_UNSPECIFIED: TrafficClass
+TRAFFIC_CLASS_CHAT: TrafficClass
+TRAFFIC_CLASS_AGENT: TrafficClass
+
+class SamplingParams(_message.Message):
+    __slots__ = ("temperature", "top_p", "top_k", "min_p", "seed", "max_new_tokens", "stop_token_ids", "ignore_eos", "logprobs", "top_logprobs")
+    TEMPERATURE_FIELD_NUMBER: _ClassVar[int]
+    TOP_P_FIELD_NUMBER: _ClassVar[int]
+    TOP_K_FIELD_NUMBER: _ClassVar[int]
+    MIN_P_FIELD_NUMBER: _ClassVar[int]
+    SEED_FIELD_NUMBER: _ClassVar[int]
+    MAX_NEW_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    STOP_TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
+    IGNORE_EOS_FIELD_NUMBER: _ClassVar[int]
+    LOGPROBS_FIELD_NUMBER: _ClassVar[int]
+    TOP_LOGPROBS_FIELD_NUMBER: _ClassVar[int]
+    temperature: float
+    top_p: float
+    top_k: int
+    min_p: float
+    seed: int
+    max_new_tokens: int
+    stop_token_ids: _containers.RepeatedScalarFieldContainer[int]
+    ignore_eos: bool
+    logprobs: bool
+    top_logprobs: int
+    def __init__(self, temperature: _Optional[float] = ..., top_p: _Optional[float] = ..., top_k: _Optional[int] = ..., min_p: _Optional[float] = ..., seed: _Optional[int] = ..., max_new_tokens: _Optional[int] = ..., stop_token_ids: _Optional[_Iterable[int]] = ..., ignore_eos: _Optional[bool] = ..., logprobs: _Optional[bool] = ..., top_logprobs: _Optional[int] = ...) -> None: ...
+
+class Constraint(_message.Message):
+    __slots__ = ("kind", "source")
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    SOURCE_FIELD_NUMBER: _ClassVar[int]
+    kind: ConstraintKind
+    source: str
+    def __init__(self, kind: _Optional[_Union[ConstraintKind, str]] = ..., source: _Optional[str] = ...) -> None: ...
+
+class ReplyRoute(_message.Message):
+    __slots__ = ("recipe_id", "gateway_id")
+    RECIPE_ID_FIELD_NUMBER: _ClassVar[int]
+    GATEWAY_ID_FIELD_NUMBER: _ClassVar[int]
+    recipe_id: str
+    gateway_id: str
+    def __init__(self, recipe_id: _Optional[str] = ..., gateway_id: _Optional[str] = ...) -> None: ...
+
+class Generation(_message.Message):
+    __slots__ = ("request_id", "choice_index", "model", "prompt", "num_prompt_tokens", "sampling", "constraint", "traffic_class", "cache_namespace", "reply", "deadline_unix_s")
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    CHOICE_INDEX_FIELD_NUMBER: _ClassVar[int]
+    MODEL_FIELD_NUMBER: _ClassVar[int]
+    PROMPT_FIELD_NUMBER: _ClassVar[int]
+    NUM_PROMPT_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    SAMPLING_FIELD_NUMBER: _ClassVar[int]
+    CONSTRAINT_FIELD_NUMBER: _ClassVar[int]
+    TRAFFIC_CLASS_FIELD_NUMBER: _ClassVar[int]
+    CACHE_NAMESPACE_FIELD_NUMBER: _ClassVar[int]
+    REPLY_FIELD_NUMBER: _ClassVar[int]
+    DEADLINE_UNIX_S_FIELD_NUMBER: _ClassVar[int]
+    request_id: str
+    choice_index: int
+    model: str
+    prompt: _tensor_pb2.Payload
+    num_prompt_tokens: int
+    sampling: SamplingParams
+    constraint: Constraint
+    traffic_class: TrafficClass
+    cache_namespace: str
+    reply: ReplyRoute
+    deadline_unix_s: float
+    def __init__(self, request_id: _Optional[str] = ..., choice_index: _Optional[int] = ..., model: _Optional[str] = ..., prompt: _Optional[_Union[_tensor_pb2.Payload, _Mapping]] = ..., num_prompt_tokens: _Optional[int] = ..., sampling: _Optional[_Union[SamplingParams, _Mapping]] = ..., constraint: _Optional[_Union[Constraint, _Mapping]] = ..., traffic_class: _Optional[_Union[TrafficClass, str]] = ..., cache_namespace: _Optional[str] = ..., reply: _Optional[_Union[ReplyRoute, _Mapping]] = ..., deadline_unix_s: _Optional[float] = ...) -> None: ...

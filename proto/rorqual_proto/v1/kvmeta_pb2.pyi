@@ -1,0 +1,83 @@
+from rorqual_proto.v1 import error_pb2 as _error_pb2
+from rorqual_proto.v1 import generation_pb2 as _generation_pb2
+from google.protobuf.internal import containers as _containers
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class MatchRequest(_message.Message):
+    __slots__ = ("request_id", "model_fingerprint", "block_keys")
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    MODEL_FINGERPRINT_FIELD_NUMBER: _ClassVar[int]
+    BLOCK_KEYS_FIELD_NUMBER: _ClassVar[int]
+    request_id: str
+    model_fingerprint: str
+    block_keys: _containers.RepeatedScalarFieldContainer[bytes]
+    def __init__(self, request_id: _Optional[str] = ..., model_fingerprint: _Optional[str] = ..., block_keys: _Optional[_Iterable[bytes]] = ...) -> None: ...
+
+class MatchReply(_message.Message):
+    __slots__ = ("match", "error")
+    MATCH_FIELD_NUMBER: _ClassVar[int]
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    match: Match
+    error: _error_pb2.ErrorInfo
+    def __init__(self, match: _Optional[_Union[Match, _Mapping]] = ..., error: _Optional[_Union[_error_pb2.ErrorInfo, _Mapping]] = ...) -> None: ...
+
+class Match(_message.Message):
+    __slots__ = ("num_matched_blocks", "lease_id", "lease_expires_unix_s", "miss_reason")
+    NUM_MATCHED_BLOCKS_FIELD_NUMBER: _ClassVar[int]
+    LEASE_ID_FIELD_NUMBER: _ClassVar[int]
+    LEASE_EXPIRES_UNIX_S_FIELD_NUMBER: _ClassVar[int]
+    MISS_REASON_FIELD_NUMBER: _ClassVar[int]
+    num_matched_blocks: int
+    lease_id: str
+    lease_expires_unix_s: float
+    miss_reason: str
+    def __init__(self, num_matched_blocks: _Optional[int] = ..., lease_id: _Optional[str] = ..., lease_expires_unix_s: _Optional[float] = ..., miss_reason: _Optional[str] = ...) -> None: ...
+
+class ReleaseLeaseRequest(_message.Message):
+    __slots__ = ("lease_id",)
+    LEASE_ID_FIELD_NUMBER: _ClassVar[int]
+    lease_id: str
+    def __init__(self, lease_id: _Optional[str] = ...) -> None: ...
+
+class RegisterBlocksRequest(_message.Message):
+    __slots__ = ("model_fingerprint", "blocks")
+    MODEL_FINGERPRINT_FIELD_NUMBER: _ClassVar[int]
+    BLOCKS_FIELD_NUMBER: _ClassVar[int]
+    model_fingerprint: str
+    blocks: _containers.RepeatedCompositeFieldContainer[BlockRecord]
+    def __init__(self, model_fingerprint: _Optional[str] = ..., blocks: _Optional[_Iterable[_Union[BlockRecord, _Mapping]]] = ...) -> None: ...
+
+class BlockRecord(_message.Message):
+    __slots__ = ("key", "size_bytes", "traffic_class", "store")
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    SIZE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    TRAFFIC_CLASS_FIELD_NUMBER: _ClassVar[int]
+    STORE_FIELD_NUMBER: _ClassVar[int]
+    key: bytes
+    size_bytes: int
+    traffic_class: _generation_pb2.TrafficClass
+    store: str
+    def __init__(self, key: _Optional[bytes] = ..., size_bytes: _Optional[int] = ..., traffic_class: _Optional[_Union[_generation_pb2.TrafficClass, str]] = ..., store: _Optional[str] = ...) -> None: ...
+
+class RegisterBlocksReply(_message.Message):
+    __slots__ = ("num_registered", "error")
+    NUM_REGISTERED_FIELD_NUMBER: _ClassVar[int]
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    num_registered: int
+    error: _error_pb2.ErrorInfo
+    def __init__(self, num_registered: _Optional[int] = ..., error: _Optional[_Union[_error_pb2.ErrorInfo, _Mapping]] = ...) -> None: ...
+
+class ForgetBlocksRequest(_message.Message):
+    __slots__ = ("model_fingerprint", "keys", "reason")
+    MODEL_FINGERPRINT_FIELD_NUMBER: _ClassVar[int]
+    KEYS_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    model_fingerprint: str
+    keys: _containers.RepeatedScalarFieldContainer[bytes]
+    reason: str
+    def __init__(self, model_fingerprint: _Optional[str] = ..., keys: _Optional[_Iterable[bytes]] = ..., reason: _Optional[str] = ...) -> None: ...

@@ -1,0 +1,68 @@
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class LoadReport(_message.Message):
+    __slots__ = ("service", "instance_id", "incarnation", "seq", "sent_unix_s", "draining", "num_active_requests", "num_held_leases", "num_used_pages", "num_total_pages", "prefill", "decode", "router")
+    SERVICE_FIELD_NUMBER: _ClassVar[int]
+    INSTANCE_ID_FIELD_NUMBER: _ClassVar[int]
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    SEQ_FIELD_NUMBER: _ClassVar[int]
+    SENT_UNIX_S_FIELD_NUMBER: _ClassVar[int]
+    DRAINING_FIELD_NUMBER: _ClassVar[int]
+    NUM_ACTIVE_REQUESTS_FIELD_NUMBER: _ClassVar[int]
+    NUM_HELD_LEASES_FIELD_NUMBER: _ClassVar[int]
+    NUM_USED_PAGES_FIELD_NUMBER: _ClassVar[int]
+    NUM_TOTAL_PAGES_FIELD_NUMBER: _ClassVar[int]
+    PREFILL_FIELD_NUMBER: _ClassVar[int]
+    DECODE_FIELD_NUMBER: _ClassVar[int]
+    ROUTER_FIELD_NUMBER: _ClassVar[int]
+    service: str
+    instance_id: str
+    incarnation: int
+    seq: int
+    sent_unix_s: float
+    draining: bool
+    num_active_requests: int
+    num_held_leases: int
+    num_used_pages: int
+    num_total_pages: int
+    prefill: PrefillLoad
+    decode: DecodeLoad
+    router: RouterLoad
+    def __init__(self, service: _Optional[str] = ..., instance_id: _Optional[str] = ..., incarnation: _Optional[int] = ..., seq: _Optional[int] = ..., sent_unix_s: _Optional[float] = ..., draining: _Optional[bool] = ..., num_active_requests: _Optional[int] = ..., num_held_leases: _Optional[int] = ..., num_used_pages: _Optional[int] = ..., num_total_pages: _Optional[int] = ..., prefill: _Optional[_Union[PrefillLoad, _Mapping]] = ..., decode: _Optional[_Union[DecodeLoad, _Mapping]] = ..., router: _Optional[_Union[RouterLoad, _Mapping]] = ...) -> None: ...
+
+class PrefillLoad(_message.Message):
+    __slots__ = ("queued_tokens", "tokens_per_s")
+    QUEUED_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    TOKENS_PER_S_FIELD_NUMBER: _ClassVar[int]
+    queued_tokens: int
+    tokens_per_s: float
+    def __init__(self, queued_tokens: _Optional[int] = ..., tokens_per_s: _Optional[float] = ...) -> None: ...
+
+class DecodeLoad(_message.Message):
+    __slots__ = ("num_running", "max_running", "kv_tokens", "num_reserved_pages", "step_s")
+    NUM_RUNNING_FIELD_NUMBER: _ClassVar[int]
+    MAX_RUNNING_FIELD_NUMBER: _ClassVar[int]
+    KV_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    NUM_RESERVED_PAGES_FIELD_NUMBER: _ClassVar[int]
+    STEP_S_FIELD_NUMBER: _ClassVar[int]
+    num_running: int
+    max_running: int
+    kv_tokens: int
+    num_reserved_pages: int
+    step_s: float
+    def __init__(self, num_running: _Optional[int] = ..., max_running: _Optional[int] = ..., kv_tokens: _Optional[int] = ..., num_reserved_pages: _Optional[int] = ..., step_s: _Optional[float] = ...) -> None: ...
+
+class RouterLoad(_message.Message):
+    __slots__ = ("submitted_requests_total", "missed_prompt_tokens_total", "queued_jobs")
+    SUBMITTED_REQUESTS_TOTAL_FIELD_NUMBER: _ClassVar[int]
+    MISSED_PROMPT_TOKENS_TOTAL_FIELD_NUMBER: _ClassVar[int]
+    QUEUED_JOBS_FIELD_NUMBER: _ClassVar[int]
+    submitted_requests_total: int
+    missed_prompt_tokens_total: int
+    queued_jobs: int
+    def __init__(self, submitted_requests_total: _Optional[int] = ..., missed_prompt_tokens_total: _Optional[int] = ..., queued_jobs: _Optional[int] = ...) -> None: ...

@@ -1,0 +1,134 @@
+from rorqual_proto.v1 import error_pb2 as _error_pb2
+from rorqual_proto.v1 import generation_pb2 as _generation_pb2
+from rorqual_proto.v1 import tensor_pb2 as _tensor_pb2
+from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class Protocol(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    PROTOCOL_UNSPECIFIED: _ClassVar[Protocol]
+    PROTOCOL_CHAT_COMPLETIONS: _ClassVar[Protocol]
+    PROTOCOL_RESPONSES: _ClassVar[Protocol]
+    PROTOCOL_MESSAGES: _ClassVar[Protocol]
+PROTOCOL_UNSPECIFIED: Protocol
+PROTOCOL_CHAT_COMPLETIONS: Protocol
+PROTOCOL_RESPONSES: Protocol
+PROTOCOL_MESSAGES: Protocol
+
+class EncodeRequest(_message.Message):
+    __slots__ = ("request_id", "protocol", "body", "tenant", "gateway_id", "deadline_unix_s")
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    PROTOCOL_FIELD_NUMBER: _ClassVar[int]
+    BODY_FIELD_NUMBER: _ClassVar[int]
+    TENANT_FIELD_NUMBER: _ClassVar[int]
+    GATEWAY_ID_FIELD_NUMBER: _ClassVar[int]
+    DEADLINE_UNIX_S_FIELD_NUMBER: _ClassVar[int]
+    request_id: str
+    protocol: Protocol
+    body: _tensor_pb2.Payload
+    tenant: str
+    gateway_id: str
+    deadline_unix_s: float
+    def __init__(self, request_id: _Optional[str] = ..., protocol: _Optional[_Union[Protocol, str]] = ..., body: _Optional[_Union[_tensor_pb2.Payload, _Mapping]] = ..., tenant: _Optional[str] = ..., gateway_id: _Optional[str] = ..., deadline_unix_s: _Optional[float] = ...) -> None: ...
+
+class EncodeReply(_message.Message):
+    __slots__ = ("encoded", "error")
+    ENCODED_FIELD_NUMBER: _ClassVar[int]
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    encoded: Encoded
+    error: ProtocolError
+    def __init__(self, encoded: _Optional[_Union[Encoded, _Mapping]] = ..., error: _Optional[_Union[ProtocolError, _Mapping]] = ...) -> None: ...
+
+class Encoded(_message.Message):
+    __slots__ = ("generations", "stream", "warnings")
+    GENERATIONS_FIELD_NUMBER: _ClassVar[int]
+    STREAM_FIELD_NUMBER: _ClassVar[int]
+    WARNINGS_FIELD_NUMBER: _ClassVar[int]
+    generations: _containers.RepeatedCompositeFieldContainer[_generation_pb2.Generation]
+    stream: bool
+    warnings: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, generations: _Optional[_Iterable[_Union[_generation_pb2.Generation, _Mapping]]] = ..., stream: _Optional[bool] = ..., warnings: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class ProtocolError(_message.Message):
+    __slots__ = ("http_status", "body_json", "retry_after_s", "info")
+    HTTP_STATUS_FIELD_NUMBER: _ClassVar[int]
+    BODY_JSON_FIELD_NUMBER: _ClassVar[int]
+    RETRY_AFTER_S_FIELD_NUMBER: _ClassVar[int]
+    INFO_FIELD_NUMBER: _ClassVar[int]
+    http_status: int
+    body_json: bytes
+    retry_after_s: int
+    info: _error_pb2.ErrorInfo
+    def __init__(self, http_status: _Optional[int] = ..., body_json: _Optional[bytes] = ..., retry_after_s: _Optional[int] = ..., info: _Optional[_Union[_error_pb2.ErrorInfo, _Mapping]] = ...) -> None: ...
+
+class RenderErrorRequest(_message.Message):
+    __slots__ = ("request_id", "protocol", "error")
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    PROTOCOL_FIELD_NUMBER: _ClassVar[int]
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    request_id: str
+    protocol: Protocol
+    error: _error_pb2.ErrorInfo
+    def __init__(self, request_id: _Optional[str] = ..., protocol: _Optional[_Union[Protocol, str]] = ..., error: _Optional[_Union[_error_pb2.ErrorInfo, _Mapping]] = ...) -> None: ...
+
+class EventBatch(_message.Message):
+    __slots__ = ("streams",)
+    STREAMS_FIELD_NUMBER: _ClassVar[int]
+    streams: _containers.RepeatedCompositeFieldContainer[StreamEvents]
+    def __init__(self, streams: _Optional[_Iterable[_Union[StreamEvents, _Mapping]]] = ...) -> None: ...
+
+class StreamEvents(_message.Message):
+    __slots__ = ("request_id", "seq", "data", "done", "error", "usage", "finish_reasons")
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    SEQ_FIELD_NUMBER: _ClassVar[int]
+    DATA_FIELD_NUMBER: _ClassVar[int]
+    DONE_FIELD_NUMBER: _ClassVar[int]
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    USAGE_FIELD_NUMBER: _ClassVar[int]
+    FINISH_REASONS_FIELD_NUMBER: _ClassVar[int]
+    request_id: str
+    seq: int
+    data: _containers.RepeatedScalarFieldContainer[bytes]
+    done: bool
+    error: ProtocolError
+    usage: Usage
+    finish_reasons: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, request_id: _Optional[str] = ..., seq: _Optional[int] = ..., data: _Optional[_Iterable[bytes]] = ..., done: _Optional[bool] = ..., error: _Optional[_Union[ProtocolError, _Mapping]] = ..., usage: _Optional[_Union[Usage, _Mapping]] = ..., finish_reasons: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class Usage(_message.Message):
+    __slots__ = ("prompt_tokens", "cached_tokens", "completion_tokens")
+    PROMPT_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    CACHED_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    COMPLETION_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    prompt_tokens: int
+    cached_tokens: int
+    completion_tokens: int
+    def __init__(self, prompt_tokens: _Optional[int] = ..., cached_tokens: _Optional[int] = ..., completion_tokens: _Optional[int] = ...) -> None: ...
+
+class ModelInfo(_message.Message):
+    __slots__ = ("id", "max_context_tokens", "has_vision", "created_unix_s")
+    ID_FIELD_NUMBER: _ClassVar[int]
+    MAX_CONTEXT_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    HAS_VISION_FIELD_NUMBER: _ClassVar[int]
+    CREATED_UNIX_S_FIELD_NUMBER: _ClassVar[int]
+    id: str
+    max_context_tokens: int
+    has_vision: bool
+    created_unix_s: int
+    def __init__(self, id: _Optional[str] = ..., max_context_tokens: _Optional[int] = ..., has_vision: _Optional[bool] = ..., created_unix_s: _Optional[int] = ...) -> None: ...
+
+class ListModelsRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class ListModelsReply(_message.Message):
+    __slots__ = ("models",)
+    MODELS_FIELD_NUMBER: _ClassVar[int]
+    models: _containers.RepeatedCompositeFieldContainer[ModelInfo]
+    def __init__(self, models: _Optional[_Iterable[_Union[ModelInfo, _Mapping]]] = ...) -> None: ...

@@ -1,0 +1,1 @@
+"""Which prefix blocks exist."""

@@ -1,0 +1,1 @@
+"""Protocol bodies to token ids, tokens to protocol events."""
