@@ -1,0 +1,79 @@
+"""Block keys name a prefix and nothing else."""
+
+from array import array
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rorqual_policy import BLOCK_TOKENS, block_keys, extend_keys, root_key
+
+GOLDEN = ["e4e51c829f131fd351867009401d3f25", "3cff955630dbb21fb341a4f2739ba973"]
+TOKENS = st.lists(st.integers(0, 2**31 - 1), max_size=BLOCK_TOKENS * 3 + 5)
+
+
+def keys_of(tokens, fingerprint="model", namespace="tenant"):
+    return block_keys(tokens, fingerprint=fingerprint, namespace=namespace)
+
+
+@given(TOKENS)
+def test_only_full_blocks_have_keys_of_16_bytes(tokens):
+    keys = keys_of(tokens)
+    assert len(keys) == len(tokens) // BLOCK_TOKENS
+    assert all(len(key) == 16 for key in keys)
+
+
+@given(TOKENS, st.integers(0, 400))
+def test_a_prefix_has_a_prefix_of_the_keys(tokens, cut):
+    assert keys_of(tokens[:cut]) == keys_of(tokens)[: len(tokens[:cut]) // BLOCK_TOKENS]
+
+
+@given(st.lists(st.integers(0, 9), min_size=300, max_size=400), st.integers(0, 2))
+def test_extending_block_by_block_equals_hashing_at_once(tokens, num_first_blocks):
+    cut = num_first_blocks * BLOCK_TOKENS
+    first = keys_of(tokens[:cut])
+    parent = first[-1] if first else root_key(fingerprint="model", namespace="tenant")
+    assert first + extend_keys(parent, tokens[cut:]) == keys_of(tokens)
+
+
+@given(st.integers(0, 3 * BLOCK_TOKENS - 1))
+def test_one_changed_token_changes_its_block_and_all_after(position):
+    tokens = list(range(3 * BLOCK_TOKENS))
+    changed = [*tokens[:position], 10**6, *tokens[position + 1 :]]
+    before, after = keys_of(tokens), keys_of(changed)
+    block = position // BLOCK_TOKENS
+    assert before[:block] == after[:block]
+    assert not set(before[block:]) & set(after)
+
+
+def test_container_type_does_not_matter():
+    tokens = list(range(1000, 1000 + 2 * BLOCK_TOKENS))
+    forms = [
+        array("i", tokens),
+        array("q", tokens),
+        np.array(tokens, dtype=np.int32),
+        np.array(tokens, dtype=np.int64),
+        np.array(tokens + tokens, dtype=np.int32)[: len(tokens)],
+        np.repeat(np.array(tokens, dtype=np.int32), 2)[::2],
+        memoryview(array("i", tokens)),
+        tuple(tokens),
+    ]
+    assert all(keys_of(form) == keys_of(tokens) for form in forms)
+
+
+def test_fields_cannot_run_into_each_other():
+    tokens = [7] * BLOCK_TOKENS
+    pairs = [("ab", "c"), ("a", "bc"), ("abc", ""), ("", "abc"), ("aN\x01\x00\x00\x00b", "c")]
+    assert len({keys_of(tokens, *pair)[0] for pair in pairs}) == len(pairs)
+
+
+def test_layout_is_pinned():
+    keys = keys_of(range(2 * BLOCK_TOKENS))
+    assert [key.hex() for key in keys] == GOLDEN
+
+
+def test_wrong_input_is_refused():
+    with pytest.raises(ValueError, match="16 bytes"):
+        extend_keys(b"short", [])
+    with pytest.raises(OverflowError):
+        keys_of([2**31] * BLOCK_TOKENS)
