@@ -1,0 +1,37 @@
+# One short line a target; what needs more lives in scripts/.
+SHELL := bash
+PORT ?= 8000
+BIN := .venv/bin
+STAMP := .venv/.installed
+PROJECTS := $(wildcard proto/pyproject.toml libs/*/pyproject.toml services/*/pyproject.toml) cli/pyproject.toml
+flag = $(if $(filter-out 0,$($(1))),--$(2) $($(1)))
+UP := --port $(PORT) $(if $(filter-out 0,$(DETACH)),--detach) $(call flag,MODEL,model) \
+      $(call flag,PREFILL,prefill) $(call flag,DECODE,decode) $(call flag,VISION,vision) $(call flag,RECIPE,recipe)
+
+.PHONY: serve stop test lint proto setup bench bench-fleet bench-tensors bench-engine bench-bus
+
+serve: $(STAMP)  ## the whole fleet: PORT=8000 DETACH=1 MODEL=dir PREFILL=n DECODE=n VISION=n RECIPE=n
+	@$(BIN)/rorqual up $(UP)
+
+stop: $(STAMP)  ## end a fleet started with DETACH=1
+	@$(BIN)/rorqual down
+
+test: $(STAMP)  ## the whole suite; ARGS= goes to pytest
+	@$(BIN)/rorqual model prepare
+	@$(BIN)/python -m pytest $(ARGS)
+
+lint: $(STAMP)  ## style, types, import rules, generated files
+	@scripts/lint.sh
+
+proto: $(STAMP)  ## regenerate the committed stubs
+	@scripts/proto.sh proto
+
+setup: $(STAMP)
+
+bench: bench-tensors bench-bus bench-engine bench-fleet
+
+bench-fleet bench-tensors bench-engine bench-bus: bench-%: $(STAMP)
+	@$(BIN)/python bench/bench_$*.py $(ARGS)
+
+$(STAMP): $(PROJECTS) requirements-dev.txt constraints.txt scripts/setup.sh
+	@scripts/setup.sh
