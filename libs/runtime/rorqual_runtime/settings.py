@@ -1,0 +1,100 @@
+"""Settings every process shares, read once from the environment (`RORQUAL_*`)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from pydantic import Field, ValidationError, field_validator
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from rorqual_runtime import subjects
+
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+_LOG_LEVELS = ("debug", "info", "warning", "error")
+
+
+def _boot_id() -> str:
+    """Equal for all processes of one running kernel; empty where the kernel has none."""
+    try:
+        return _BOOT_ID.read_text().strip()
+    except OSError:
+        return ""
+
+
+class RuntimeSettings(BaseSettings):
+    """What the service shell needs to know."""
+
+    model_config = SettingsConfigDict(env_prefix="RORQUAL_", frozen=True, extra="ignore")
+
+    nats_url: str = Field("nats://127.0.0.1:4222", description="NATS servers, comma separated")
+    redis_url: str = Field("redis://127.0.0.1:6379/0", description="Redis behind kvmeta")
+    home: Path = Field(Path(".rorqual"), description="run directory: logs traces run store models")
+    instance_id: str | None = Field(
+        None, description="name of this process in the fleet; default <service>-<random>"
+    )
+    host_id: str | None = Field(
+        default_factory=_boot_id,
+        description="equal on processes that share /dev/shm; default: the kernel's boot id",
+    )
+    advertise_host: str = Field(
+        "127.0.0.1", min_length=1, description="address others reach this process at"
+    )
+    otlp_endpoint: str | None = Field(
+        None, description="OTLP gRPC endpoint for spans; unset: JSON lines under home/traces"
+    )
+    trace_sample_ratio: float = Field(1.0, ge=0, le=1, description="share of traces recorded")
+    log_level: str = Field("info", description="debug, info, warning or error")
+    drain_s: float = Field(30.0, ge=0, description="grace for work under way after SIGTERM")
+    shm_bytes: int = Field(512 << 20, gt=0, description="size of the tensor arena")
+    max_inline_bytes: int = Field(
+        49_152, gt=0, description="larger payloads travel by the tensor plane"
+    )
+    load_report_interval_s: float = Field(0.2, gt=0, description="time between load reports")
+
+    @field_validator("instance_id")
+    @classmethod
+    def _instance_id_is_token(cls, value: str | None) -> str | None:
+        if value is not None and not subjects.is_token(value):
+            raise ValueError("letters, digits, dash and underscore only, 1 to 128 of them")
+        return value
+
+    @field_validator("log_level")
+    @classmethod
+    def _log_level_is_known(cls, value: str) -> str:
+        if value.lower() not in _LOG_LEVELS:
+            raise ValueError(f"one of {', '.join(_LOG_LEVELS)}")
+        return value.lower()
+
+    @field_validator("nats_url")
+    @classmethod
+    def _nats_url_is_url(cls, value: str) -> str:
+        for server in value.split(","):
+            if not server.strip().startswith(("nats://", "tls://", "ws://", "wss://")):
+                raise ValueError("URLs that start with nats://, tls://, ws:// or wss://")
+        return value
+
+    @property
+    def nats_servers(self) -> list[str]:
+        """The broker URLs, one an item."""
+        return [server.strip() for server in self.nats_url.split(",")]
+
+
+def describe_settings_error(error: ValidationError) -> str:
+    """One line that names each environment variable with a wrong or missing value."""
+    owner = next((c for c in _subclasses(BaseSettings) if c.__name__ == error.title), None)
+    prefix = str(owner.model_config.get("env_prefix", "")) if owner else ""
+    known = owner.model_fields if owner else {}
+    parts = []
+    for problem in error.errors(include_url=False, include_input=False, include_context=False):
+        path = [str(part) for part in problem["loc"]]
+        name = "__".join(path)
+        variable = f"{prefix}{name}".upper() if path and path[0] in known else name
+        parts.append(f"{variable or error.title}: {problem['msg']}")
+    return "wrong settings: " + "; ".join(parts)
+
+
+def _subclasses(cls: type[BaseSettings]) -> Iterator[type[BaseSettings]]:
+    for sub in cls.__subclasses__():
+        yield sub
+        yield from _subclasses(sub)

@@ -1,0 +1,124 @@
+"""Every NATS subject of the system. Nothing else builds one.
+
+Instance ids, pools and buckets are single tokens: letters, digits, dash and underscore.
+"""
+
+from __future__ import annotations
+
+import re
+
+PREFIX = "rorqual.v1"
+PREFILL_STREAM = "RORQUAL_PREFILL"
+DEAD_LETTER_STREAM = "RORQUAL_DEAD_LETTERS"
+
+_TOKEN = re.compile(r"[A-Za-z0-9_-]{1,128}")
+
+
+def is_token(text: str) -> bool:
+    """Whether `text` can stand between two dots of a subject."""
+    return _TOKEN.fullmatch(text) is not None
+
+
+def _subject(*tokens: str) -> str:
+    for token in tokens:
+        if token != "*" and not is_token(token):
+            raise ValueError(f"not a subject token: {token!r}")
+    return ".".join((PREFIX, *tokens))
+
+
+def recipe_encode() -> str:
+    return _subject("recipe", "encode")
+
+
+def recipe_render_error() -> str:
+    return _subject("recipe", "render_error")
+
+
+def recipe_models() -> str:
+    return _subject("recipe", "models")
+
+
+def recipe_tokens(recipe_id: str) -> str:
+    """Token batches for the streams of one recipe instance."""
+    return _subject("recipe", "tokens", recipe_id)
+
+
+def gateway_events(gateway_id: str) -> str:
+    """Event batches for the clients of one gateway instance."""
+    return _subject("gateway", "events", gateway_id)
+
+
+def router_submit() -> str:
+    return _subject("router", "submit")
+
+
+def router_place() -> str:
+    return _subject("router", "place")
+
+
+def prefill_jobs(pool: str, bucket: str) -> str:
+    """The work queue of one pool and length bucket; `*` stands for all of them."""
+    return _subject("prefill", "jobs", pool, bucket)
+
+
+def dead_letters() -> str:
+    return _subject("dead_letters")
+
+
+def decode_handover(decode_id: str) -> str:
+    return _subject("decode", "handover", decode_id)
+
+
+def decode_resend(decode_id: str) -> str:
+    return _subject("decode", "resend", decode_id)
+
+
+def kvmeta_match() -> str:
+    return _subject("kvmeta", "match")
+
+
+def kvmeta_register() -> str:
+    return _subject("kvmeta", "register")
+
+
+def kvmeta_forget() -> str:
+    return _subject("kvmeta", "forget")
+
+
+def kvmeta_release() -> str:
+    return _subject("kvmeta", "release")
+
+
+def grammar_compile() -> str:
+    return _subject("grammar", "compile")
+
+
+def vision_encode() -> str:
+    return _subject("vision", "encode")
+
+
+def cancel() -> str:
+    """Broadcast: everybody lets go of one request."""
+    return _subject("cancel")
+
+
+def load(service: str, instance_id: str) -> str:
+    return _subject("load", service, instance_id)
+
+
+def all_loads() -> str:
+    """Wildcard over the load reports of all instances of all services."""
+    return _subject("load", "*", "*")
+
+
+def scaler_decisions() -> str:
+    return _subject("scaler", "decisions")
+
+
+def scaler_get_decision() -> str:
+    return _subject("scaler", "get_decision")
+
+
+def shutdown(instance_id: str) -> str:
+    """Asks one instance to drain and stop, as SIGTERM would."""
+    return _subject("instance", "shutdown", instance_id)
