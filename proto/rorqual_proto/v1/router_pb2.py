@@ -26,7 +26,7 @@ from rorqual_proto.v1 import error_pb2 as rorqual__proto_dot_v1_dot_error__pb2
 from rorqual_proto.v1 import generation_pb2 as rorqual__proto_dot_v1_dot_generation__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1drorqual_proto/v1/router.proto\x12\nrorqual.v1\x1a\x1crorqual_proto/v1/error.proto\x1a!rorqual_proto/v1/generation.proto\"<\n\rSubmitRequest\x12+\n\x0bgenerations\x18\x01 \x03(\x0b\x32\x16.rorqual.v1.Generation\"k\n\x0bSubmitReply\x12*\n\tsubmitted\x18\x01 \x01(\x0b\x32\x15.rorqual.v1.SubmittedH\x00\x12&\n\x05\x65rror\x18\x02 \x01(\x0b\x32\x15.rorqual.v1.ErrorInfoH\x00\x42\x08\n\x06result\"6\n\tSubmitted\x12\x0e\n\x06\x62ucket\x18\x01 \x01(\t\x12\x19\n\x11num_cached_tokens\x18\x02 \x01(\r\"\x82\x01\n\x0cPlaceRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x14\n\x0c\x63hoice_index\x18\x02 \x01(\r\x12\x1a\n\x12num_context_tokens\x18\x03 \x01(\r\x12\x16\n\x0emax_new_tokens\x18\x04 \x01(\r\x12\x14\n\x0c\x65xcluded_ids\x18\x05 \x03(\t\"j\n\nPlaceReply\x12*\n\tplacement\x18\x01 \x01(\x0b\x32\x15.rorqual.v1.PlacementH\x00\x12&\n\x05\x65rror\x18\x02 \x01(\x0b\x32\x15.rorqual.v1.ErrorInfoH\x00\x42\x08\n\x06result\".\n\tPlacement\x12\x11\n\tdecode_id\x18\x01 \x01(\t\x12\x0e\n\x06reason\x18\x02 \x01(\t\"3\n\rCancelRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x0e\n\x06reason\x18\x02 \x01(\tb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1drorqual_proto/v1/router.proto\x12\nrorqual.v1\x1a\x1crorqual_proto/v1/error.proto\x1a!rorqual_proto/v1/generation.proto\"<\n\rSubmitRequest\x12+\n\x0bgenerations\x18\x01 \x03(\x0b\x32\x16.rorqual.v1.Generation\"k\n\x0bSubmitReply\x12*\n\tsubmitted\x18\x01 \x01(\x0b\x32\x15.rorqual.v1.SubmittedH\x00\x12&\n\x05\x65rror\x18\x02 \x01(\x0b\x32\x15.rorqual.v1.ErrorInfoH\x00\x42\x08\n\x06result\"6\n\tSubmitted\x12\x0e\n\x06\x62ucket\x18\x01 \x01(\t\x12\x19\n\x11num_cached_tokens\x18\x02 \x01(\r\"\x82\x01\n\x0cPlaceRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x14\n\x0c\x63hoice_index\x18\x02 \x01(\r\x12\x1a\n\x12num_context_tokens\x18\x03 \x01(\r\x12\x16\n\x0emax_new_tokens\x18\x04 \x01(\r\x12\x14\n\x0c\x65xcluded_ids\x18\x05 \x03(\t\"j\n\nPlaceReply\x12*\n\tplacement\x18\x01 \x01(\x0b\x32\x15.rorqual.v1.PlacementH\x00\x12&\n\x05\x65rror\x18\x02 \x01(\x0b\x32\x15.rorqual.v1.ErrorInfoH\x00\x42\x08\n\x06result\".\n\tPlacement\x12\x11\n\tdecode_id\x18\x01 \x01(\t\x12\x0e\n\x06reason\x18\x02 \x01(\t\"_\n\rCancelRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x0e\n\x06reason\x18\x02 \x01(\t\x12\x19\n\x0c\x63hoice_index\x18\x03 \x01(\rH\x00\x88\x01\x01\x42\x0f\n\r_choice_indexb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -46,5 +46,5 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_PLACEMENT']._serialized_start=578
   _globals['_PLACEMENT']._serialized_end=624
   _globals['_CANCELREQUEST']._serialized_start=626
-  _globals['_CANCELREQUEST']._serialized_end=677
+  _globals['_CANCELREQUEST']._serialized_end=721
 # @@protoc_insertion_point(module_scope)
