@@ -1,4 +1,4 @@
-"""Keys of prefix blocks: a hash chain, so that one key stands for a block and everything before it."""
+"""Keys of prefix blocks: a hash chain; one key stands for a block and all that precede it."""
 
 import sys
 from array import array

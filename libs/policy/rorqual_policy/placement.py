@@ -1,0 +1,139 @@
+"""Which decode instance takes a request: the one whose step stays shortest."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from zlib import crc32
+
+from rorqual_policy.blocks import BLOCK_TOKENS
+
+
+@dataclass(frozen=True, slots=True)
+class DecodeInstance:
+    """Load of one live decode instance: its last report plus what was placed since then."""
+
+    instance_id: str
+    num_running: int
+    max_running: int
+    kv_tokens: int
+    """Context tokens of all running requests."""
+    num_free_pages: int
+    num_total_pages: int
+
+
+@dataclass(frozen=True, slots=True)
+class PlacementRequest:
+    """What has to find a place."""
+
+    request_id: str
+    num_context_tokens: int
+    max_new_tokens: int
+    excluded_ids: frozenset[str] = field(default_factory=frozenset)
+    """Instances that just refused it."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlacementParams:
+    """Step time model: base_s + per_request_s * requests + per_kv_token_s * KV tokens.
+
+    Source of the defaults: the scheduling study's decode model (10 ms, 20 us a request, the KV term
+    equal to the request term at 64K context); only the ratio of the last two decides.
+    """
+
+    base_s: float = 0.010
+    per_request_s: float = 20e-6
+    per_kv_token_s: float = 20e-6 / 65536
+    reserved_new_tokens: int = BLOCK_TOKENS
+    """Output room asked of an instance, at most; the rest is claimed page by page as it grows."""
+    num_deciders: int = 1
+    """Routers that decide at the same time on the same reports. Each expects about one unseen
+    placement by each other one, so instances closer than half of that are equal to it."""
+
+
+class PlacementOutcome(StrEnum):
+    """Why an instance was chosen, or why none was."""
+
+    PLACED = "placed"
+    NO_INSTANCE = "no_instance"
+    ALL_EXCLUDED = "all_excluded"
+    NO_ROOM = "no_room"
+    TOO_LARGE = "too_large"
+    """No live instance could hold it even when idle: waiting does not help."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlacementDecision:
+    """The chosen instance, None unless PLACED, and why."""
+
+    instance_id: str | None
+    outcome: PlacementOutcome
+    reason: str
+
+
+def estimate_step_s(num_running: int, kv_tokens: int, params: PlacementParams) -> float:
+    """Seconds that one decode step takes with this many requests and context tokens."""
+    return params.base_s + params.per_request_s * num_running + params.per_kv_token_s * kv_tokens
+
+
+def num_pages_needed(request: PlacementRequest, params: PlacementParams) -> int:
+    """Free pages that an instance must have to take this request."""
+    new_tokens = min(request.max_new_tokens, params.reserved_new_tokens)
+    return -(-(request.num_context_tokens + new_tokens) // BLOCK_TOKENS)
+
+
+def choose_decode(
+    instances: Sequence[DecodeInstance],
+    request: PlacementRequest,
+    params: PlacementParams | None = None,
+) -> PlacementDecision:
+    """Decode instance with the shortest estimated step once the request has joined it.
+
+    Only instances with a free running slot and free pages for the context and its first output are
+    candidates. Equal ones are told apart by a hash of (request, instance): the same on every
+    router and in every replay, yet spread over the instances.
+    """
+    params = params or PlacementParams()
+    num_pages = num_pages_needed(request, params)
+    included = [i for i in instances if i.instance_id not in request.excluded_ids]
+    roomy = [i for i in included if i.num_running < i.max_running and i.num_free_pages >= num_pages]
+    if not roomy:
+        return _refusal(instances, included, num_pages)
+    costs = [estimate_step_s(i.num_running, i.kv_tokens, params) for i in roomy]
+    own_s = params.per_request_s + params.per_kv_token_s * request.num_context_tokens
+    limit_s = min(costs) + own_s * (0.5 * (params.num_deciders - 1) + 1e-9)
+    equal = [i for i, cost_s in zip(roomy, costs, strict=True) if cost_s <= limit_s]
+    best = equal[0] if len(equal) == 1 else min(equal, key=_tie_order(request.request_id))
+    step_s = own_s + estimate_step_s(best.num_running, best.kv_tokens, params)
+    reason = f"step of {step_s * 1e3:.3f} ms, {len(roomy)} with room, {len(equal)} equal"
+    return PlacementDecision(best.instance_id, PlacementOutcome.PLACED, reason)
+
+
+def _tie_order(request_id: str) -> Callable[[DecodeInstance], tuple[int, str]]:
+    seed = crc32(request_id.encode())
+
+    def order(instance: DecodeInstance) -> tuple[int, str]:
+        # crc32 is linear; the multiplication keeps the order of instances from repeating.
+        mixed = (crc32(instance.instance_id.encode(), seed) * 0x9E3779B1) & 0xFFFFFFFF
+        return mixed, instance.instance_id
+
+    return order
+
+
+def _refusal(
+    instances: Sequence[DecodeInstance], included: Sequence[DecodeInstance], num_pages: int
+) -> PlacementDecision:
+    if not instances:
+        return PlacementDecision(None, PlacementOutcome.NO_INSTANCE, "no decode instance is alive")
+    if all(i.num_total_pages < num_pages for i in instances):
+        largest = max(i.num_total_pages for i in instances)
+        reason = f"needs {num_pages} pages, the largest decode instance has {largest}"
+        return PlacementDecision(None, PlacementOutcome.TOO_LARGE, reason)
+    if not included:
+        reason = f"all {len(instances)} decode instances were excluded"
+        return PlacementDecision(None, PlacementOutcome.ALL_EXCLUDED, reason)
+    num_full = sum(i.num_running >= i.max_running for i in included)
+    reason = (
+        f"of {len(included)} decode instances {num_full} have no free slot, "
+        f"{len(included) - num_full} lack {num_pages} free pages"
+    )
+    return PlacementDecision(None, PlacementOutcome.NO_ROOM, reason)
