@@ -237,9 +237,7 @@ class Internal(ServingError):
         super().__init__(message, **data)
 
 
-_CLASSES: dict[int, type[ServingError]] = {
-    cls.code: cls for cls in ServingError.__subclasses__()
-}
+_CLASSES: dict[int, type[ServingError]] = {cls.code: cls for cls in ServingError.__subclasses__()}
 
 
 def http_status(code: int) -> int:

@@ -1,0 +1,299 @@
+"""One NATS connection that never gives up, with bounded publish and request."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import nats.errors
+from nats.aio.client import Client
+from nats.aio.msg import Msg
+from nats.aio.subscription import Subscription
+
+from rorqual_runtime.errors import DeadlineExceeded, RequestTooLarge, Unavailable
+from rorqual_runtime.logs import get_logger
+
+CONNECT_TIMEOUT_S = 30.0
+PUBLISH_TIMEOUT_S = 2.0
+RECONNECT_WAIT_S = 0.1
+PING_INTERVAL_S = 5
+LOG_INTERVAL_S = 3.0
+HEADER_RESERVE_BYTES = 1024
+FIRST_BACKOFF_S, MAX_BACKOFF_S = 0.005, 0.25
+
+log = get_logger(__name__)
+
+Reply = asyncio.Future[Msg]
+
+
+class NoResponders(Exception):
+    """Nobody subscribes to the subject just now."""
+
+
+class Disconnected(Exception):
+    """The connection broke while the reply was awaited."""
+
+
+class EnduringClient(Client):
+    """nats-py closes for good on most `-ERR` lines; this one reconnects instead.
+
+    A busy or restarting server sends such lines ('Authentication Timeout') to healthy clients.
+    """
+
+    async def _process_err(self, err_msg: str) -> None:
+        if "permissions violation" in err_msg.lower():
+            await self._error_cb(nats.errors.Error(f"nats: {err_msg}"))
+            return
+        await self._process_op_err(nats.errors.Error(f"nats: {err_msg}"))
+
+
+class Backoff:
+    """Doubling pauses that end with a deadline (monotonic seconds)."""
+
+    def __init__(self, deadline_s: float) -> None:
+        self._deadline_s = deadline_s
+        self._pause_s = FIRST_BACKOFF_S
+
+    async def pause(self) -> bool:
+        """Sleep for the next pause; False once the deadline leaves no time for another try."""
+        left_s = self._deadline_s - time.monotonic()
+        if left_s <= self._pause_s:
+            return False
+        await asyncio.sleep(self._pause_s)
+        self._pause_s = min(self._pause_s * 2, MAX_BACKOFF_S)
+        return True
+
+
+class BrokerConnection:
+    """Publish, request and subscribe that survive broker restarts.
+
+    nats-py restores subscriptions after a reconnect; this class adds what it lacks: bounded
+    waits while disconnected, replies that fail at once when the connection breaks, hooks.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.client: Client = EnduringClient()
+        self._name = name
+        self._replies: dict[str, Reply] = {}
+        self._tokens = itertools.count()
+        self._inbox = ""
+        self._on_disconnect: list[Callable[[], None]] = []
+        self._on_reconnect: list[Callable[[], Awaitable[None]]] = []
+        self._hooks: set[asyncio.Task[None]] = set()
+        self._last_log_s = 0.0
+        self._closing = False
+
+    @property
+    def is_connected(self) -> bool:
+        return self.client.is_connected
+
+    async def open(self, servers: list[str], *, timeout_s: float = CONNECT_TIMEOUT_S) -> None:
+        """Raises: Unavailable when no server answered within `timeout_s`."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self.client.connect(
+                    servers,
+                    name=self._name,
+                    allow_reconnect=True,
+                    max_reconnect_attempts=-1,
+                    reconnect_time_wait=RECONNECT_WAIT_S,  # type: ignore[arg-type]
+                    connect_timeout=2,
+                    ping_interval=PING_INTERVAL_S,
+                    max_outstanding_pings=2,
+                    error_cb=self._note_error,
+                    disconnected_cb=self._note_disconnect,
+                    reconnected_cb=self._note_reconnect,
+                )
+        except TimeoutError:
+            await self.client.close()
+            raise Unavailable(
+                f"no NATS server at {', '.join(servers)} within {timeout_s:g} s"
+            ) from None
+        self._inbox = self.client.new_inbox()
+        await self.client.subscribe(f"{self._inbox}.*", cb=self._on_reply)
+
+    async def close(self) -> None:
+        """Send what is pending, then close; bounded."""
+        self._closing = True
+        for task in self._hooks:
+            task.cancel()
+        try:
+            async with asyncio.timeout(PUBLISH_TIMEOUT_S):
+                if self.is_connected:
+                    await self.client.flush(PUBLISH_TIMEOUT_S)  # type: ignore[arg-type]
+                await self.client.close()
+        except (TimeoutError, nats.errors.Error, OSError):
+            log.warning("the NATS connection did not close cleanly")
+        self._fail_replies()
+
+    def on_disconnect(self, hook: Callable[[], None]) -> None:
+        """Call `hook` each time the connection breaks."""
+        self._on_disconnect.append(hook)
+
+    def on_reconnect(self, hook: Callable[[], Awaitable[None]]) -> None:
+        """Run `hook` each time the connection is back and subscriptions are restored."""
+        self._on_reconnect.append(hook)
+
+    async def wait_connected(self, timeout_s: float) -> None:
+        """Raises: Unavailable when still disconnected after `timeout_s`."""
+        until_s = time.monotonic() + timeout_s
+        while not self.client.is_connected:
+            if self._closing or time.monotonic() >= until_s:
+                raise Unavailable("the message bus is unreachable")
+            await asyncio.sleep(0.02)
+
+    def check_size(self, num_bytes: int) -> None:
+        """Raises: RequestTooLarge when the broker would refuse a payload of this size."""
+        limit = self.client.max_payload - HEADER_RESERVE_BYTES
+        if num_bytes > limit:
+            raise RequestTooLarge(num_bytes, limit)
+
+    async def publish(
+        self,
+        subject: str,
+        payload: bytes,
+        *,
+        reply: str = "",
+        headers: dict[str, str] | None = None,
+        timeout_s: float = PUBLISH_TIMEOUT_S,
+    ) -> None:
+        """Hand the message to the broker.
+
+        Raises: RequestTooLarge before sending, Unavailable when disconnected for `timeout_s`.
+        """
+        self.check_size(len(payload))
+        if not self.client.is_connected:
+            await self.wait_connected(timeout_s)
+        try:
+            await self.client.publish(subject, payload, reply=reply, headers=headers or None)
+        except (nats.errors.Error, OSError) as error:
+            raise Unavailable("the message bus is unreachable") from error
+
+    async def request_once(
+        self, subject: str, payload: bytes, headers: dict[str, str], timeout_s: float
+    ) -> Msg:
+        """One try. Raises: NoResponders, Disconnected, DeadlineExceeded, Unavailable."""
+        token = str(next(self._tokens))
+        loop = asyncio.get_running_loop()
+        reply: Reply = loop.create_future()
+        self._replies[token] = reply
+        timer = loop.call_later(timeout_s, _expire, reply, subject)
+        try:
+            await self.publish(
+                subject,
+                payload,
+                reply=f"{self._inbox}.{token}",
+                headers=headers,
+                timeout_s=timeout_s,
+            )
+            return await reply
+        finally:
+            timer.cancel()
+            del self._replies[token]
+            reply.cancel()
+
+    async def request(
+        self,
+        subject: str,
+        payload: bytes,
+        headers: dict[str, str],
+        *,
+        timeout_s: float,
+        absent_timeout_s: float | None = None,
+    ) -> Msg:
+        """Ask until answered, at least once: a broken connection or an absent service is retried.
+
+        absent_timeout_s: how long to hope for a subject that nobody serves; default: all the time.
+        Raises: DeadlineExceeded, Unavailable, RequestTooLarge.
+        """
+        until_s = time.monotonic() + timeout_s
+        absent_s = timeout_s if absent_timeout_s is None else min(timeout_s, absent_timeout_s)
+        backoff = Backoff(time.monotonic() + absent_s)
+        while True:
+            left_s = until_s - time.monotonic()
+            if left_s <= 0:
+                raise DeadlineExceeded(f"no answer on {subject} within {timeout_s:.3g} s")
+            try:
+                return await self.request_once(subject, payload, headers, left_s)
+            except NoResponders:
+                if not await backoff.pause():
+                    raise Unavailable(f"nobody serves {subject}") from None
+            except Disconnected:
+                await self.wait_connected(max(0.0, until_s - time.monotonic()))
+
+    async def subscribe(
+        self, subject: str, callback: Callable[[Msg], Awaitable[None]], *, queue: str = ""
+    ) -> Subscription:
+        """Subscribe with a callback; messages are handled in order, one at a time."""
+        await self.wait_connected(PUBLISH_TIMEOUT_S)
+        return await self.client.subscribe(subject, queue=queue, cb=callback)
+
+    async def flush(self) -> None:
+        """Return once the broker has seen everything sent so far.
+
+        Raises: Unavailable after a bounded wait.
+        """
+        try:
+            await self.client.flush(PUBLISH_TIMEOUT_S)  # type: ignore[arg-type]
+        except (nats.errors.Error, OSError) as error:
+            raise Unavailable("the message bus is unreachable") from error
+
+    async def _on_reply(self, msg: Msg) -> None:
+        reply = self._replies.get(msg.subject.rpartition(".")[2])
+        if reply is None or reply.done():
+            return
+        if not msg.data and msg.headers and msg.headers.get("Status") == "503":
+            reply.set_exception(NoResponders())
+        else:
+            reply.set_result(msg)
+
+    def _fail_replies(self) -> None:
+        for reply in self._replies.values():
+            if not reply.done():
+                reply.set_exception(Disconnected())
+
+    async def _note_disconnect(self) -> None:
+        self._fail_replies()
+        if not self._closing:
+            log.warning("the message bus is gone, reconnecting")
+        for hook in self._on_disconnect:
+            hook()
+
+    async def _note_reconnect(self) -> None:
+        log.info("the message bus is back")
+        for hook in self._on_reconnect:
+            task = asyncio.get_running_loop().create_task(_guarded(hook))
+            self._hooks.add(task)
+            task.add_done_callback(self._hooks.discard)
+
+    async def _note_error(self, error: Exception) -> None:
+        """nats-py reports every failed connection attempt here: log a few, not all."""
+        if isinstance(error, nats.errors.SlowConsumerError):
+            log.error(
+                "messages dropped: a subscriber is too slow", extra={"subject": error.subject}
+            )
+            return
+        now_s = time.monotonic()
+        if self._closing or now_s - self._last_log_s < LOG_INTERVAL_S:
+            return
+        self._last_log_s = now_s
+        log.warning("message bus: %s", _reason(error))
+
+
+def _expire(reply: Reply, subject: str) -> None:
+    if not reply.done():
+        reply.set_exception(DeadlineExceeded(f"no answer on {subject} in time"))
+
+
+def _reason(error: Any) -> str:
+    return f"{type(error).__name__}: {error}"
+
+
+async def _guarded(hook: Callable[[], Awaitable[None]]) -> None:
+    try:
+        await hook()
+    except Exception:
+        log.exception("a reconnect hook failed")

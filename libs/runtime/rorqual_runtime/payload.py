@@ -1,0 +1,54 @@
+"""Payloads: bytes inline while small, by ticket above the bus's limit."""
+
+from __future__ import annotations
+
+import contextlib
+
+from rorqual_proto.v1 import tensor_pb2
+
+from rorqual_runtime.errors import Corrupt, RequestTooLarge, ServingError
+from rorqual_runtime.tensors.plane import DEFAULT_LEASE_S, TensorPlane
+
+DEFAULT_MAX_BYTES = 256 << 20
+
+
+async def put_payload(
+    tensors: TensorPlane, data: bytes, *, lease_s: float = DEFAULT_LEASE_S
+) -> tensor_pb2.Payload:
+    """`data` as it travels. A ticket in it is freed by its reader or by the end of its lease.
+
+    Raises: NoCapacity when it has to go to the arena and that is full.
+    """
+    if len(data) <= tensors.max_inline_bytes:
+        return tensor_pb2.Payload(inline=data)
+    return tensor_pb2.Payload(ticket=await tensors.publish(data, lease_s=lease_s))
+
+
+async def get_payload(
+    tensors: TensorPlane,
+    payload: tensor_pb2.Payload,
+    *,
+    keep: bool = False,
+    max_bytes: int = DEFAULT_MAX_BYTES,
+    timeout_s: float = 30.0,
+) -> bytes:
+    """The payload's bytes; its ticket, if any, is released at the owner unless `keep`.
+
+    A failed release is no failure of the read: the lease ends by itself.
+
+    Raises: RequestTooLarge above max_bytes, before anything is read; Corrupt when there is no
+        body; StaleTicket, Unavailable, DeadlineExceeded as `TensorPlane.fetch`.
+    """
+    kind = payload.WhichOneof("body")
+    if kind is None:
+        raise Corrupt("the payload has no body")
+    size_bytes = len(payload.inline) if kind == "inline" else payload.ticket.size_bytes
+    if size_bytes > max_bytes:
+        raise RequestTooLarge(size_bytes, max_bytes)
+    if kind == "inline":
+        return bytes(payload.inline)
+    data = bytes((await tensors.fetch(payload.ticket, timeout_s=timeout_s)).data)
+    if not keep:
+        with contextlib.suppress(ServingError):
+            await tensors.release_remote(payload.ticket)
+    return data

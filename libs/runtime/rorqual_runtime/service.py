@@ -1,0 +1,327 @@
+"""The life of one service process: open, serve, report, drain, close."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import contextvars
+import os
+import secrets
+import signal
+import socket
+import sys
+import threading
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+import uvloop
+from google.protobuf.empty_pb2 import Empty
+from google.protobuf.json_format import MessageToDict
+from opentelemetry.trace import Tracer
+from pydantic import ValidationError
+from rorqual_proto.v1 import load_pb2
+
+from rorqual_runtime import subjects
+from rorqual_runtime.bus import Bus, MessageContext
+from rorqual_runtime.clock import Clock, WallClock
+from rorqual_runtime.context import inherit_deadline
+from rorqual_runtime.errors import ServingError
+from rorqual_runtime.logs import configure_logging, get_logger
+from rorqual_runtime.settings import RuntimeSettings, describe_settings_error
+from rorqual_runtime.telemetry import Telemetry, open_telemetry
+
+if TYPE_CHECKING:
+    from rorqual_runtime.tensors import TensorPlane
+
+CLOSE_GRACE_S = 3.0
+FORCED_EXIT_S = 0.5
+EXIT_WATCHDOG_S = 5.0
+LOAD_ENDPOINT = "shutdown"
+
+log = get_logger(__name__)
+
+FillReport = Callable[[load_pb2.LoadReport], None]
+
+
+class ServiceContext:
+    """What every service is given: identity, bus, tensor plane, tracer, clock, supervision."""
+
+    def __init__(
+        self,
+        name: str,
+        settings: RuntimeSettings,
+        *,
+        instance_id: str,
+        incarnation: int,
+        bus: Bus,
+        tensors: TensorPlane,
+        telemetry: Telemetry,
+        clock: Clock,
+    ) -> None:
+        self.name = name
+        self.settings = settings
+        self.instance_id = instance_id
+        self.incarnation = incarnation
+        self.bus = bus
+        self.tensors = tensors
+        self.tracer: Tracer = telemetry.tracer
+        self.clock = clock
+        self.is_ready = False
+        self.is_draining = False
+        self.failure: BaseException | None = None
+        """What a tracked task died of."""
+        self.stop_requested = asyncio.Event()
+        self._fill: FillReport | None = None
+        self._seq = 0
+        self._tasks: set[asyncio.Task[Any]] = set()
+
+    def report_load(self, fill: FillReport) -> None:
+        """Call `fill` on each load report before it goes out, a few times a second."""
+        self._fill = fill
+
+    def mark_ready(self) -> None:
+        """Say in discovery that this instance takes work, and start load reports."""
+        if self.is_ready:
+            return
+        self.is_ready = True
+        self.bus.set_metadata("ready", "true")
+        self.track(self._publish_loads())
+        log.info("ready", extra={"pid": os.getpid()})
+
+    def track(self, coro: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+        """Run in the background. An exception it does not handle is logged and stops the service
+        with exit code 1. It inherits trace and request id, not the deadline of the request."""
+        context = contextvars.copy_context()
+        context.run(_forget_deadline)
+        task = asyncio.get_running_loop().create_task(coro, context=context)
+        self._tasks.add(task)
+        task.add_done_callback(self._on_task_done)
+        return task
+
+    def request_stop(self, reason: str) -> None:
+        """Start the drain, as SIGTERM would."""
+        if not self.stop_requested.is_set():
+            log.info("stopping", extra={"reason": reason})
+            self.stop_requested.set()
+
+    def load_report(self) -> load_pb2.LoadReport:
+        """What this instance would say about itself now."""
+        report = load_pb2.LoadReport(
+            service=self.name,
+            instance_id=self.instance_id,
+            incarnation=self.incarnation,
+            seq=self._seq,
+            sent_unix_s=self.clock.now_unix_s(),
+            draining=self.is_draining,
+            num_held_leases=self.tensors.num_held,
+        )
+        if self._fill is not None:
+            self._fill(report)
+        return report
+
+    async def publish_load(self) -> None:
+        """Send one load report now; while the bus is away it is skipped."""
+        self._seq += 1
+        report = self.load_report()
+        if not self.bus.is_connected:
+            return
+        with contextlib.suppress(ServingError):
+            await self.bus.publish(subjects.load(self.name, self.instance_id), report)
+
+    async def cancel_tasks(self) -> None:
+        """End all tracked tasks; bounded."""
+        tasks = {t for t in self._tasks if t is not asyncio.current_task()}
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks, timeout=CLOSE_GRACE_S)
+
+    async def _publish_loads(self) -> None:
+        while True:
+            await self.publish_load()
+            await asyncio.sleep(self.settings.load_report_interval_s)
+
+    def _on_task_done(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.discard(task)
+        if task.cancelled() or (error := task.exception()) is None:
+            return
+        log.error("a background task failed", exc_info=error)
+        self.failure = self.failure or error
+        self.request_stop("a background task failed")
+
+
+def _forget_deadline() -> None:
+    inherit_deadline(None).__enter__()
+
+
+@asynccontextmanager
+async def open_service(
+    name: str, settings: RuntimeSettings, *, version: str = "0.1.0"
+) -> AsyncIterator[ServiceContext]:
+    """Logs, traces, bus, tensor plane and registration of one service, closed in reverse order.
+
+    SIGTERM and SIGINT before `run_until_signal` cancel the start.
+    Raises: Unavailable when no broker answers in time.
+    """
+    instance_id = settings.instance_id or f"{name}-{secrets.token_hex(4)}"
+    incarnation = time.time_ns() // 1_000_000
+    configure_logging(settings.log_level, service=name, instance_id=instance_id)
+    async with contextlib.AsyncExitStack() as stack:
+        stack.enter_context(_cancelled_by_signals())
+        telemetry = open_telemetry(settings, name, instance_id=instance_id, version=version)
+        stack.push_async_callback(asyncio.to_thread, telemetry.close)
+        bus = await Bus.connect(
+            settings,
+            name,
+            instance_id=instance_id,
+            version=version,
+            metadata=_metadata(settings, incarnation),
+            tracer=telemetry.tracer,
+        )
+        stack.push_async_callback(bus.close)
+        from rorqual_runtime.tensors import TensorPlane
+
+        tensors = await TensorPlane.open(
+            settings, instance_id, incarnation, settings.host_id or instance_id
+        )
+        stack.push_async_callback(tensors.close)
+        ctx = ServiceContext(
+            name,
+            settings,
+            instance_id=instance_id,
+            incarnation=incarnation,
+            bus=bus,
+            tensors=tensors,
+            telemetry=telemetry,
+            clock=WallClock(),
+        )
+        stack.push_async_callback(ctx.cancel_tasks)
+        await _register(ctx)
+        yield ctx
+
+
+def _metadata(settings: RuntimeSettings, incarnation: int) -> dict[str, str]:
+    return {
+        "ready": "false",
+        "draining": "false",
+        "incarnation": str(incarnation),
+        "started_unix_s": f"{incarnation / 1000:.3f}",
+        "host": socket.gethostname(),
+        "host_id": settings.host_id or "",
+        "address": settings.advertise_host,
+        "pid": str(os.getpid()),
+    }
+
+
+async def _register(ctx: ServiceContext) -> None:
+    ctx.bus.load = lambda: MessageToDict(ctx.load_report(), preserving_proto_field_name=True)
+
+    async def on_shutdown(_request: Empty, _context: MessageContext) -> Empty:
+        ctx.request_stop("shutdown message")
+        return Empty()
+
+    await ctx.bus.serve(
+        subjects.shutdown(ctx.instance_id),
+        Empty,
+        Empty,
+        on_shutdown,
+        name=LOAD_ENDPOINT,
+    )
+
+
+async def run_until_signal(
+    ctx: ServiceContext, drain: Callable[[float], Awaitable[None]] | None = None
+) -> None:
+    """Serve until SIGTERM, SIGINT, a shutdown message or the failure of a tracked task; then drain.
+
+    drain: called with the seconds it has and cancelled after them; it returns once nothing is
+    under way any more. A second signal ends the process at once.
+    Raises: SystemExit(1) after the failure of a tracked task.
+    """
+    with _signals(lambda number: _on_signal(ctx, number)):
+        await ctx.stop_requested.wait()
+        await _drain(ctx, drain)
+    if ctx.failure is not None:
+        raise SystemExit(1)
+
+
+async def _drain(ctx: ServiceContext, drain: Callable[[float], Awaitable[None]] | None) -> None:
+    ctx.is_draining = True
+    ctx.bus.set_metadata("draining", "true")
+    await ctx.publish_load()
+    await ctx.bus.stop_shared()
+    if drain is not None:
+        try:
+            async with asyncio.timeout(ctx.settings.drain_s):
+                await drain(ctx.settings.drain_s)
+        except TimeoutError:
+            log.warning("drain took too long", extra={"drain_s": ctx.settings.drain_s})
+        except Exception:
+            log.exception("drain failed")
+    log.info("drained")
+
+
+def _on_signal(ctx: ServiceContext, number: signal.Signals) -> None:
+    if ctx.stop_requested.is_set():
+        log.warning("second signal, leaving at once")
+        os._exit(128 + number)
+    ctx.request_stop(number.name)
+
+
+@contextlib.contextmanager
+def _signals(handler: Callable[[signal.Signals], None]) -> Iterator[None]:
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, handler, number)
+    try:
+        yield
+    finally:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.remove_signal_handler(number)
+
+
+def _cancelled_by_signals() -> contextlib.AbstractContextManager[None]:
+    task = asyncio.current_task()
+    assert task is not None
+    return _signals(lambda _number: _cancel(task))
+
+
+def _cancel(task: asyncio.Task[Any]) -> None:
+    task.cancel()
+
+
+def run(main: Coroutine[Any, Any, None]) -> None:
+    """Run a service's `main()` on uvloop and exit; a failed start is one line on stderr, code 1."""
+    code = 0
+    runner = asyncio.Runner(loop_factory=uvloop.new_event_loop)
+    try:
+        runner.run(main)
+    except ServingError as error:
+        code = _say(error.message)
+    except ValidationError as error:
+        code = _say(describe_settings_error(error))
+    except (asyncio.CancelledError, KeyboardInterrupt):
+        code = 130
+    except SystemExit as exit_:
+        code = exit_.code if isinstance(exit_.code, int) else 1
+    finally:
+        _exit_later(code)
+    runner.close()
+    sys.exit(code)
+
+
+def _say(message: str) -> int:
+    print(message, file=sys.stderr, flush=True)  # noqa: T201
+    return 1
+
+
+def _exit_later(code: int) -> None:
+    """A worker thread that never ends must not keep the process."""
+    watchdog = threading.Timer(EXIT_WATCHDOG_S, os._exit, (code or 1,))
+    watchdog.daemon = True
+    watchdog.start()
