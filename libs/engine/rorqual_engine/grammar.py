@@ -1,0 +1,71 @@
+"""Constrained decoding: which tokens a compiled grammar allows next."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+import xgrammar
+from tokenizers import Tokenizer
+
+from rorqual_engine.errors import GrammarMismatch
+
+
+def load_tokenizer_info(
+    model_dir: Path, vocab_size: int, stop_token_ids: Sequence[int]
+) -> xgrammar.TokenizerInfo:
+    """The vocabulary as grammars see it.
+
+    The grammar service builds the same from the same three inputs; reading a compiled grammar
+    compares both. vocab_size: width of the logits, may exceed the tokenizer's own size.
+    """
+    tokenizer = Tokenizer.from_file(str(model_dir / "tokenizer.json"))
+    by_id = {token_id: token for token, token_id in tokenizer.get_vocab().items()}
+    encoded = [by_id.get(token_id, "") for token_id in range(vocab_size)]
+    return xgrammar.TokenizerInfo(
+        encoded,
+        vocab_type=xgrammar.VocabType.BYTE_LEVEL,
+        vocab_size=vocab_size,
+        stop_token_ids=list(stop_token_ids),
+        add_prefix_space=False,
+    )
+
+
+def new_bitmask(num_rows: int, vocab_size: int) -> torch.Tensor:
+    """int32 [num_rows, ceil(vocab_size / 32)], everything allowed."""
+    return torch.full((num_rows, -(-vocab_size // 32)), -1, dtype=torch.int32)
+
+
+class GrammarState:
+    """How far one output has come through its grammar."""
+
+    def __init__(self, compiled: xgrammar.CompiledGrammar) -> None:
+        self._matcher = xgrammar.GrammarMatcher(compiled)
+
+    @classmethod
+    def from_serialized(
+        cls, serialized: bytes, tokenizer_info: xgrammar.TokenizerInfo
+    ) -> GrammarState:
+        """From what the grammar service compiled. Raises: GrammarMismatch."""
+        try:
+            text = serialized.decode()
+            json.loads(text)
+            compiled = xgrammar.CompiledGrammar.deserialize_json(text, tokenizer_info)
+        except (RuntimeError, ValueError) as err:
+            raise GrammarMismatch(f"compiled grammar cannot be used: {err}") from err
+        return cls(compiled)
+
+    def fill_mask(self, bitmask: torch.Tensor, row: int) -> None:
+        """Writes the tokens allowed next into one row of a bitmask (see new_bitmask)."""
+        self._matcher.fill_next_token_bitmask(bitmask, row)
+
+    def accept(self, token_id: int) -> bool:
+        """Advances by one token; False, and no change, when the grammar forbids it."""
+        return bool(self._matcher.accept_token(token_id))
+
+    @property
+    def is_finished(self) -> bool:
+        """A stop token was accepted: nothing may follow."""
+        return bool(self._matcher.is_terminated())

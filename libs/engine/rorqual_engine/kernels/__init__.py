@@ -1,0 +1,1 @@
+"""Compiled CPU kernels (numba). Their plain torch twins are in ref/."""

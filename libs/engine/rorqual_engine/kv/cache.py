@@ -1,0 +1,130 @@
+"""Pages of KV and who owns them."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from types import TracebackType
+
+import torch
+
+from rorqual_engine.errors import NoPages
+from rorqual_engine.kv.layout import KvLayout
+
+
+class PagedKvCache:
+    """A fixed pool of KV pages; every page has at most one owner, a PageLease.
+
+    Memory is reserved at once but, on the CPU, touched only when a page is first written.
+    Leases may be taken and released from any thread.
+    """
+
+    def __init__(
+        self, layout: KvLayout, num_pages: int, device: str | torch.device = "cpu"
+    ) -> None:
+        if num_pages < 1:
+            raise ValueError(f"need num_pages >= 1, got {num_pages}")
+        self.layout = layout
+        self.num_pages = num_pages
+        self.device = torch.device(device)
+        self.pages = torch.empty(
+            (num_pages, layout.page_bytes), dtype=torch.uint8, device=self.device
+        )
+        self._lock = threading.Lock()
+        self._free = list(range(num_pages - 1, -1, -1))
+        self._owned: dict[int, PageLease] = {}
+
+    @property
+    def num_free(self) -> int:
+        return len(self._free)
+
+    @property
+    def num_used(self) -> int:
+        return self.num_pages - self.num_free
+
+    def allocate(self, num_pages: int) -> PageLease:
+        """A lease over num_pages pages with undefined content. Raises: NoPages."""
+        lease = PageLease(self)
+        self._take(lease, num_pages)
+        return lease
+
+    def page_bytes_view(self, page: int) -> torch.Tensor:
+        """The page itself as uint8 [page_bytes]: reads and writes go to the cache."""
+        if not 0 <= page < self.num_pages:
+            raise IndexError(f"page {page} of {self.num_pages}")
+        return self.pages[page]
+
+    def check_integrity(self) -> None:
+        """Raises RuntimeError unless every page is either free or owned by exactly one lease."""
+        with self._lock:
+            owned = [page for lease in set(self._owned.values()) for page in lease.pages]
+            if sorted(owned + self._free) != list(range(self.num_pages)):
+                raise RuntimeError(
+                    f"KV pages lost or shared: {len(owned)} owned, {len(self._free)} free, "
+                    f"{self.num_pages} in all"
+                )
+
+    def _take(self, lease: PageLease, num_pages: int) -> None:
+        if num_pages < 0:
+            raise ValueError(f"need num_pages >= 0, got {num_pages}")
+        with self._lock:
+            if num_pages > len(self._free):
+                raise NoPages(num_pages, len(self._free))
+            taken = [self._free.pop() for _ in range(num_pages)]
+            for page in taken:
+                self._owned[page] = lease
+            lease.pages.extend(taken)
+
+    def _give_back(self, lease: PageLease, pages: Sequence[int]) -> None:
+        with self._lock:
+            for page in pages:
+                if self._owned.pop(page, None) is not lease:
+                    raise RuntimeError(f"KV page {page} released by a lease that did not own it")
+            self._free.extend(pages)
+
+
+class PageLease:
+    """Owns pages until released; as a context manager it releases on every way out.
+
+    hand_over() moves the pages to a new lease, so a `with` block can pass them on:
+
+        with cache.allocate(3) as lease:
+            ...
+            sequence.lease = lease.hand_over()
+    """
+
+    def __init__(self, cache: PagedKvCache) -> None:
+        self._cache = cache
+        self.pages: list[int] = []
+
+    def __len__(self) -> int:
+        return len(self.pages)
+
+    def grow(self, num_pages: int) -> None:
+        """Adds pages at the end. Raises: NoPages, and then the lease is unchanged."""
+        self._cache._take(self, num_pages)
+
+    def release(self) -> None:
+        """Frees the pages; harmless when there are none left."""
+        pages, self.pages = self.pages, []
+        self._cache._give_back(self, pages)
+
+    def hand_over(self) -> PageLease:
+        """A new lease that owns the pages from now on; this one keeps none."""
+        heir = PageLease(self._cache)
+        with self._cache._lock:
+            heir.pages, self.pages = self.pages, []
+            for page in heir.pages:
+                self._cache._owned[page] = heir
+        return heir
+
+    def __enter__(self) -> PageLease:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.release()

@@ -1,0 +1,48 @@
+"""Reading weights from the safetensors files of a Hugging Face directory."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError, safe_open
+
+from rorqual_engine.errors import CorruptModel, ModelNotFound
+
+
+class Weights:
+    """Tensors by name; files are memory mapped and read when asked for."""
+
+    def __init__(self, model_dir: Path, device: torch.device, dtype: torch.dtype) -> None:
+        """Raises: ModelNotFound, CorruptModel."""
+        self.model_dir, self._device, self._dtype = model_dir, device, dtype
+        self._files = {}
+        paths = sorted(model_dir.glob("*.safetensors"))
+        if not paths:
+            raise ModelNotFound(model_dir, "no *.safetensors file")
+        for path in paths:
+            try:
+                file = safe_open(path, framework="pt", device="cpu")
+            except SafetensorError as err:
+                raise CorruptModel(path, str(err)) from err
+            self._files.update(dict.fromkeys(file.keys(), file))
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._files
+
+    def get(self, name: str) -> torch.Tensor:
+        """One tensor on the device, in the dtype asked for. Raises: CorruptModel."""
+        if name not in self._files:
+            raise CorruptModel(self.model_dir, f"tensor {name} is missing")
+        tensor = self._files[name].get_tensor(name)
+        return tensor.to(device=self._device, dtype=self._dtype, copy=True).contiguous()
+
+    def stacked(self, names: list[str]) -> torch.Tensor:
+        """Several tensors on top of each other along their first dimension."""
+        return torch.cat([self.get(name) for name in names])
+
+    def optional_stacked(self, names: list[str]) -> torch.Tensor | None:
+        """As stacked; None when none of them exists. Raises: CorruptModel when some do."""
+        if not any(name in self for name in names):
+            return None
+        return self.stacked(names)
