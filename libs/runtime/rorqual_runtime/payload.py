@@ -7,7 +7,7 @@ import contextlib
 from rorqual_proto.v1 import tensor_pb2
 
 from rorqual_runtime.errors import Corrupt, RequestTooLarge, ServingError
-from rorqual_runtime.tensors.plane import DEFAULT_LEASE_S, TensorPlane
+from rorqual_runtime.tensors import DEFAULT_LEASE_S, TensorPlane
 
 DEFAULT_MAX_BYTES = 256 << 20
 
