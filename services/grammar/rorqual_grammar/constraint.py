@@ -1,0 +1,41 @@
+"""What the service compiles, and what can be wrong with it."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class ConstraintKind(StrEnum):
+    """Language of a constraint's source."""
+
+    JSON_SCHEMA = "json_schema"
+    JSON_OBJECT = "json_object"
+    REGEX = "regex"
+    EBNF = "ebnf"
+
+
+PARAM_BY_KIND = {
+    ConstraintKind.JSON_SCHEMA: "response_format.json_schema.schema",
+    ConstraintKind.JSON_OBJECT: "response_format",
+    ConstraintKind.REGEX: "response_format.regex",
+    ConstraintKind.EBNF: "response_format.grammar",
+}
+"""Request field to blame in an error."""
+
+
+@dataclass(frozen=True)
+class Constraint:
+    """One thing to compile."""
+
+    kind: ConstraintKind
+    source: str
+    """Schema, pattern or grammar text; empty for JSON_OBJECT."""
+
+    @property
+    def key(self) -> bytes:
+        """16 bytes, equal for equal constraints only."""
+        digest = hashlib.blake2b(self.kind.encode() + b"\0", digest_size=16)
+        digest.update(self.source.encode("utf-8", "surrogatepass"))
+        return digest.digest()

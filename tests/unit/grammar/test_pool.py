@@ -1,0 +1,185 @@
+"""The sandbox: what a constraint does to the compiler, it does to one killable child alone."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import time
+from collections.abc import AsyncIterator
+
+import pytest
+import pytest_asyncio
+import xgrammar
+from rorqual_grammar.compiler import load_tokenizer_info
+from rorqual_grammar.constraint import Constraint, ConstraintKind
+from rorqual_grammar.pool import CompilerPool
+from rorqual_grammar.settings import GrammarSettings
+from rorqual_runtime.errors import InvalidRequest, NoCapacity, Unavailable, Unsupported
+from tests.support.tiny_model_dir import EOS_TOKEN_ID, VOCAB_SIZE, make_model_dir
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+PERSON = {
+    "type": "object",
+    "properties": {"name": {"type": "string"}, "age": {"type": "integer"}},
+    "required": ["name", "age"],
+    "additionalProperties": False,
+}
+EXPLODING_REGEX = "((a{1,1000}){1,1000}){1,1000}(" + "|".join(f"b{i}.*" for i in range(3000)) + ")"
+
+
+@pytest.fixture(scope="module")
+def settings(tmp_path_factory: pytest.TempPathFactory) -> GrammarSettings:
+    model_dir = make_model_dir(tmp_path_factory.mktemp("model"))
+    return GrammarSettings(
+        model_dir=model_dir, compile_timeout_s=1.0, compile_memory_bytes=256 << 20
+    )
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def pool(settings: GrammarSettings) -> AsyncIterator[CompilerPool]:
+    pool = CompilerPool(settings)
+    await pool.start()
+    yield pool
+    await pool.close()
+
+
+def schema(value: object) -> Constraint:
+    return Constraint(ConstraintKind.JSON_SCHEMA, json.dumps(value))
+
+
+def accepts(compiled: bytes, settings: GrammarSettings, text: str) -> bool:
+    tokenizer = load_tokenizer_info(settings.model_dir)
+    grammar = xgrammar.CompiledGrammar.deserialize_json(compiled.decode(), tokenizer)
+    matcher = xgrammar.GrammarMatcher(grammar)
+    return bool(matcher.accept_string(text) and matcher.accept_token(EOS_TOKEN_ID))
+
+
+@pytest.mark.parametrize(
+    ("constraint", "good", "bad"),
+    [
+        (schema(PERSON), '{"name": "Ada", "age": 36}', '{"name": "Ada"}'),
+        (schema(PERSON), '{"name": "Ada", "age": 36}', '{ "name": "Ada", "age": 36}'),
+        (Constraint(ConstraintKind.JSON_OBJECT, ""), '{"a": [1, null]}', "[1]"),
+        (Constraint(ConstraintKind.REGEX, r"[a-z]{3}-\d+"), "abc-42", "ab-42"),
+        (Constraint(ConstraintKind.EBNF, 'root ::= "yes" | "no"'), "yes", "maybe"),
+    ],
+)
+async def test_a_grammar_survives_its_journey_and_constrains(
+    pool: CompilerPool, settings: GrammarSettings, constraint: Constraint, good: str, bad: str
+) -> None:
+    compiled = await pool.compile(constraint)
+    assert accepts(compiled, settings, good)
+    assert not accepts(compiled, settings, bad)
+
+
+async def test_the_mask_is_as_long_as_the_logits(settings: GrammarSettings) -> None:
+    tokenizer = load_tokenizer_info(settings.model_dir)
+    assert tokenizer.vocab_size == VOCAB_SIZE
+    assert list(tokenizer.stop_token_ids) == [EOS_TOKEN_ID]
+
+
+@pytest.mark.parametrize(
+    ("constraint", "says"),
+    [
+        (schema({"type": "strin"}), "Unsupported type"),
+        (Constraint(ConstraintKind.JSON_SCHEMA, "{"), "not JSON"),
+        (schema(["no", "schema"]), "Schema should be an object"),
+        (schema({"type": "integer", "minimum": 5, "maximum": 3}), "minimum greater than maximum"),
+        (schema({"$ref": "#/$defs/a", "$defs": {"a": {"$ref": "#/$defs/a"}}}), "Circular"),
+        (Constraint(ConstraintKind.JSON_SCHEMA, "[" * 60_000), "nested too deeply"),
+        (Constraint(ConstraintKind.REGEX, "[a-z"), "Unclosed"),
+        (Constraint(ConstraintKind.EBNF, 'root ::= "a" | b'), "not defined"),
+    ],
+)
+async def test_a_bad_constraint_is_the_callers_fault(
+    pool: CompilerPool, constraint: Constraint, says: str
+) -> None:
+    with pytest.raises(InvalidRequest, match=says) as caught:
+        await pool.compile(constraint)
+    assert caught.value.param is not None
+    assert caught.value.param.startswith("response_format")
+    assert ".cc:" not in caught.value.message
+
+
+async def test_a_schema_that_would_be_half_enforced_is_refused(pool: CompilerPool) -> None:
+    with pytest.raises(Unsupported, match="uniqueItems"):
+        await pool.compile(schema({"type": "array", "uniqueItems": True}))
+
+
+async def test_an_exploding_constraint_ends_at_a_limit_that_the_error_names(
+    pool: CompilerPool, settings: GrammarSettings
+) -> None:
+    nested = '{"type":"array","items":' * 2000 + '{"type":"string"}' + "}" * 2000
+    bombs = [
+        Constraint(ConstraintKind.JSON_SCHEMA, nested),
+        Constraint(ConstraintKind.REGEX, EXPLODING_REGEX),
+    ]
+    for bomb in bombs:
+        started_s = time.monotonic()
+        with pytest.raises(InvalidRequest, match=r"limit of|nested too deeply"):
+            await pool.compile(bomb)
+        assert time.monotonic() - started_s < settings.compile_timeout_s + 2
+    assert await pool.compile(schema(PERSON)), "the service goes on"
+
+
+async def test_a_huge_enum_compiles_within_the_limits(
+    pool: CompilerPool, settings: GrammarSettings
+) -> None:
+    compiled = await pool.compile(schema({"enum": [f"value{i}" for i in range(4000)]}))
+    assert accepts(compiled, settings, '"value3999"')
+
+
+async def test_a_grammar_over_the_size_limit_is_refused(settings: GrammarSettings) -> None:
+    pool = CompilerPool(settings.model_copy(update={"max_compiled_bytes": 100}))
+    await pool.start()
+    try:
+        with pytest.raises(InvalidRequest, match="exceeds the limit of 100"):
+            await pool.compile(schema(PERSON))
+    finally:
+        await pool.close()
+
+
+async def test_more_waiting_compilations_than_allowed_are_refused(
+    settings: GrammarSettings,
+) -> None:
+    tight = settings.model_copy(update={"max_concurrent": 1, "max_waiting": 1})
+    pool = CompilerPool(tight)
+    await pool.start()
+    try:
+        jobs = [asyncio.create_task(pool.compile(schema({"const": i}))) for i in range(5)]
+        results = await asyncio.gather(*jobs, return_exceptions=True)
+    finally:
+        await pool.close()
+    assert sum(isinstance(r, bytes) for r in results) == 2
+    assert sum(isinstance(r, NoCapacity) for r in results) == 3
+    assert pool.num_pending == 0
+
+
+async def test_the_sandbox_comes_back_after_its_death(pool: CompilerPool) -> None:
+    assert pool.pid is not None
+    os.kill(pool.pid, 9)
+    await asyncio.sleep(0.05)
+    assert await pool.compile(schema(PERSON))
+
+
+async def test_cancelling_kills_the_child_at_once(pool: CompilerPool) -> None:
+    job = asyncio.create_task(pool.compile(Constraint(ConstraintKind.REGEX, EXPLODING_REGEX)))
+    await asyncio.sleep(0.3)
+    job.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await job
+    await asyncio.sleep(0.1)
+    assert pool.pid is not None
+    children = f"/proc/{pool.pid}/task/{pool.pid}/children"
+    with open(children) as file:  # noqa: ASYNC230, PTH123
+        assert file.read().strip() == ""
+
+
+async def test_a_model_without_tokenizer_stops_the_start(
+    settings: GrammarSettings, tmp_path: object
+) -> None:
+    pool = CompilerPool(settings.model_copy(update={"model_dir": tmp_path}))
+    with pytest.raises(Unavailable):
+        await pool.start()
