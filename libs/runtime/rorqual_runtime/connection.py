@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
 import nats.errors
@@ -21,6 +21,7 @@ PUBLISH_TIMEOUT_S = 2.0
 RECONNECT_WAIT_S = 0.1
 PING_INTERVAL_S = 5
 LOG_INTERVAL_S = 3.0
+BACKGROUND_GRACE_S = 1.0
 HEADER_RESERVE_BYTES = 1024
 FIRST_BACKOFF_S, MAX_BACKOFF_S = 0.005, 0.25
 
@@ -81,8 +82,8 @@ class BrokerConnection:
         self._tokens = itertools.count()
         self._inbox = ""
         self._on_disconnect: list[Callable[[], None]] = []
-        self._on_reconnect: list[Callable[[], Awaitable[None]]] = []
-        self._hooks: set[asyncio.Task[None]] = set()
+        self._on_reconnect: list[Callable[[], Coroutine[Any, Any, None]]] = []
+        self._background: set[asyncio.Task[None]] = set()
         self._last_log_s = 0.0
         self._closing = False
 
@@ -118,8 +119,7 @@ class BrokerConnection:
     async def close(self) -> None:
         """Send what is pending, then close; bounded."""
         self._closing = True
-        for task in self._hooks:
-            task.cancel()
+        await self._finish_background()
         try:
             async with asyncio.timeout(PUBLISH_TIMEOUT_S):
                 if self.is_connected:
@@ -133,7 +133,7 @@ class BrokerConnection:
         """Call `hook` each time the connection breaks."""
         self._on_disconnect.append(hook)
 
-    def on_reconnect(self, hook: Callable[[], Awaitable[None]]) -> None:
+    def on_reconnect(self, hook: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Run `hook` each time the connection is back and subscriptions are restored."""
         self._on_reconnect.append(hook)
 
@@ -241,6 +241,19 @@ class BrokerConnection:
         except (nats.errors.Error, OSError) as error:
             raise Unavailable("the message bus is unreachable") from error
 
+    def background(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run to its end beside everything else; `close` waits for it a moment."""
+        task = asyncio.get_running_loop().create_task(_guarded(work))
+        self._background.add(task)
+        task.add_done_callback(self._background.discard)
+
+    async def _finish_background(self) -> None:
+        if not self._background:
+            return
+        _, unfinished = await asyncio.wait(set(self._background), timeout=BACKGROUND_GRACE_S)
+        for task in unfinished:
+            task.cancel()
+
     async def _on_reply(self, msg: Msg) -> None:
         reply = self._replies.get(msg.subject.rpartition(".")[2])
         if reply is None or reply.done():
@@ -265,9 +278,7 @@ class BrokerConnection:
     async def _note_reconnect(self) -> None:
         log.info("the message bus is back")
         for hook in self._on_reconnect:
-            task = asyncio.get_running_loop().create_task(_guarded(hook))
-            self._hooks.add(task)
-            task.add_done_callback(self._hooks.discard)
+            self.background(hook())
 
     async def _note_error(self, error: Exception) -> None:
         """nats-py reports every failed connection attempt here: log a few, not all."""
@@ -292,8 +303,8 @@ def _reason(error: Any) -> str:
     return f"{type(error).__name__}: {error}"
 
 
-async def _guarded(hook: Callable[[], Awaitable[None]]) -> None:
+async def _guarded(work: Coroutine[Any, Any, None]) -> None:
     try:
-        await hook()
+        await work
     except Exception:
-        log.exception("a reconnect hook failed")
+        log.exception("background work on the message bus failed")

@@ -14,7 +14,7 @@ import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import uvloop
 from google.protobuf.empty_pb2 import Empty
@@ -31,9 +31,7 @@ from rorqual_runtime.errors import ServingError
 from rorqual_runtime.logs import configure_logging, get_logger
 from rorqual_runtime.settings import RuntimeSettings, describe_settings_error
 from rorqual_runtime.telemetry import Telemetry, open_telemetry
-
-if TYPE_CHECKING:
-    from rorqual_runtime.tensors import TensorPlane
+from rorqual_runtime.tensors import TensorPlane
 
 CLOSE_GRACE_S = 3.0
 FORCED_EXIT_S = 0.5
@@ -181,8 +179,6 @@ async def open_service(
             tracer=telemetry.tracer,
         )
         stack.push_async_callback(bus.close)
-        from rorqual_runtime.tensors import TensorPlane
-
         tensors = await TensorPlane.open(
             settings, instance_id, incarnation, settings.host_id or instance_id
         )
