@@ -31,6 +31,8 @@ class InstanceReport:
     kv_tokens: int = 0
     queued_tokens: int = 0
     tokens_per_s: float = 0.0
+    model_fingerprint: str = ""
+    max_context_tokens: int = 0
 
     @property
     def key(self) -> InstanceKey:
@@ -154,6 +156,8 @@ def _decode_instance(known: InstanceView, params: LoadViewParams, now_s: float) 
 def _unsettled(
     in_flight: tuple[InFlight, ...], params: LoadViewParams, now_s: float
 ) -> tuple[InFlight, ...]:
+    if not in_flight:
+        return in_flight
     return tuple(p for p in in_flight if now_s - p.placed_s <= params.settle_s)
 
 

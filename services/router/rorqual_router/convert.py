@@ -1,0 +1,200 @@
+"""Wire messages to the router's own values and back: the only importer of generated code here."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from rorqual_policy import InstanceReport, PlacementDecision, PlacementRequest
+from rorqual_proto.v1.generation_pb2 import Generation
+from rorqual_proto.v1.grammar_pb2 import CompileReply, CompileRequest
+from rorqual_proto.v1.kvmeta_pb2 import MatchReply, MatchRequest, ReleaseLeaseRequest
+from rorqual_proto.v1.load_pb2 import LoadReport
+from rorqual_proto.v1.prefill_pb2 import PrefillJob
+from rorqual_proto.v1.router_pb2 import (
+    CancelRequest,
+    Placement,
+    PlaceReply,
+    PlaceRequest,
+    SubmitReply,
+    SubmitRequest,
+    Submitted,
+)
+from rorqual_proto.v1.tensor_pb2 import Payload, TensorTicket
+from rorqual_runtime.errors import InvalidRequest
+
+__all__ = [
+    "CancelRequest",
+    "CompileReply",
+    "CompileRequest",
+    "Generation",
+    "JobParts",
+    "LoadReport",
+    "MatchReply",
+    "MatchRequest",
+    "Payload",
+    "PlaceReply",
+    "PlaceRequest",
+    "PrefillJob",
+    "PrefixMatch",
+    "ReleaseLeaseRequest",
+    "Submission",
+    "SubmitReply",
+    "SubmitRequest",
+    "TensorTicket",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Submission:
+    """All choices of one request. They share prompt, namespace and deadline."""
+
+    request_id: str
+    generations: tuple[Generation, ...]
+    prompt: Payload
+    num_prompt_tokens: int
+    cache_namespace: str
+    deadline_unix_s: float
+    """Infinity when the request named none."""
+    has_constraint: bool
+
+
+@dataclass(frozen=True, slots=True)
+class PrefixMatch:
+    """What the prefix store is said to hold of a prompt."""
+
+    num_blocks: int = 0
+    lease_id: str = ""
+    miss_reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class JobParts:
+    """What the router adds to a generation on its way to prefill."""
+
+    block_keys: Sequence[bytes]
+    match: PrefixMatch
+    estimated_compute_tokens: int
+    submitted_unix_s: float
+
+
+def submission_from_wire(request: SubmitRequest) -> Submission:
+    """Raises: InvalidRequest naming the field that can't be right."""
+    generations = tuple(request.generations)
+    if not generations:
+        raise InvalidRequest("a submission needs at least one generation", "generations")
+    first = generations[0]
+    for index, generation in enumerate(generations):
+        _check_generation(generation, first, f"generations[{index}]")
+    if len({generation.choice_index for generation in generations}) != len(generations):
+        raise InvalidRequest("choice indices must differ", "generations")
+    deadlines = [g.deadline_unix_s for g in generations if g.deadline_unix_s > 0]
+    return Submission(
+        request_id=first.request_id,
+        generations=generations,
+        prompt=first.prompt,
+        num_prompt_tokens=first.num_prompt_tokens,
+        cache_namespace=first.cache_namespace,
+        deadline_unix_s=min(deadlines, default=math.inf),
+        has_constraint=any(generation.HasField("constraint") for generation in generations),
+    )
+
+
+def _check_generation(generation: Generation, first: Generation, path: str) -> None:
+    if not generation.request_id or generation.request_id != first.request_id:
+        raise InvalidRequest("choices need one common request id", f"{path}.request_id")
+    if generation.num_prompt_tokens < 1:
+        raise InvalidRequest("the prompt is empty", f"{path}.num_prompt_tokens")
+    if generation.num_prompt_tokens != first.num_prompt_tokens:
+        raise InvalidRequest("choices need one common prompt", f"{path}.num_prompt_tokens")
+    if generation.cache_namespace != first.cache_namespace:
+        raise InvalidRequest("choices need one cache namespace", f"{path}.cache_namespace")
+    if generation.prompt.WhichOneof("body") is None:
+        raise InvalidRequest("the prompt is missing", f"{path}.prompt")
+    if generation.sampling.max_new_tokens < 1:
+        raise InvalidRequest("must be at least 1", f"{path}.sampling.max_new_tokens")
+
+
+def compile_request_to_wire(generation: Generation) -> CompileRequest:
+    return CompileRequest(
+        request_id=generation.request_id,
+        model=generation.model,
+        constraint=generation.constraint,
+    )
+
+
+def match_request_to_wire(
+    request_id: str, fingerprint: str, block_keys: Sequence[bytes]
+) -> MatchRequest:
+    return MatchRequest(request_id=request_id, model_fingerprint=fingerprint, block_keys=block_keys)
+
+
+def match_from_wire(reply: MatchReply, num_keys: int) -> PrefixMatch:
+    """A match of more blocks than were asked for counts as all of them."""
+    match = reply.match
+    return PrefixMatch(min(match.num_matched_blocks, num_keys), match.lease_id, match.miss_reason)
+
+
+def job_to_wire(
+    generation: Generation, parts: JobParts, compiled_grammar: TensorTicket | None
+) -> PrefillJob:
+    return PrefillJob(
+        generation=generation,
+        block_keys=parts.block_keys,
+        num_matched_blocks=parts.match.num_blocks,
+        kv_lease_id=parts.match.lease_id,
+        estimated_compute_tokens=parts.estimated_compute_tokens,
+        compiled_grammar=compiled_grammar,
+        submitted_unix_s=parts.submitted_unix_s,
+    )
+
+
+def submitted_to_wire(bucket: str, num_cached_tokens: int) -> SubmitReply:
+    return SubmitReply(submitted=Submitted(bucket=bucket, num_cached_tokens=num_cached_tokens))
+
+
+def placement_request_from_wire(request: PlaceRequest) -> PlacementRequest:
+    """Raises: InvalidRequest without a request id or context."""
+    if not request.request_id:
+        raise InvalidRequest("a placement needs a request id", "request_id")
+    if request.num_context_tokens < 1:
+        raise InvalidRequest("a placement needs a context", "num_context_tokens")
+    return PlacementRequest(
+        request_id=f"{request.request_id}/{request.choice_index}",
+        num_context_tokens=request.num_context_tokens,
+        max_new_tokens=request.max_new_tokens,
+        excluded_ids=frozenset(request.excluded_ids),
+    )
+
+
+def placement_to_wire(decision: PlacementDecision) -> PlaceReply:
+    return PlaceReply(
+        placement=Placement(decode_id=decision.instance_id or "", reason=decision.reason)
+    )
+
+
+def report_from_wire(report: LoadReport) -> InstanceReport:
+    return InstanceReport(
+        service=report.service,
+        instance_id=report.instance_id,
+        incarnation=report.incarnation,
+        seq=report.seq,
+        draining=report.draining,
+        num_active_requests=report.num_active_requests,
+        num_used_pages=report.num_used_pages,
+        num_total_pages=report.num_total_pages,
+        num_running=report.decode.num_running,
+        max_running=report.decode.max_running,
+        kv_tokens=report.decode.kv_tokens,
+        queued_tokens=report.prefill.queued_tokens,
+        tokens_per_s=report.prefill.tokens_per_s,
+        model_fingerprint=report.model_fingerprint,
+        max_context_tokens=report.max_context_tokens,
+    )
+
+
+def fill_router_load(
+    report: LoadReport, *, submitted_total: int, missed_tokens_total: int, queued_jobs: int
+) -> None:
+    report.router.submitted_requests_total = submitted_total
+    report.router.missed_prompt_tokens_total = missed_tokens_total
+    report.router.queued_jobs = queued_jobs

@@ -1,0 +1,109 @@
+"""The live view of the fleet: load reports in, placements on top, waiting for who is missing."""
+
+import asyncio
+from collections.abc import Iterable
+from dataclasses import replace
+
+from rorqual_policy import (
+    InFlight,
+    InstanceKey,
+    InstanceReport,
+    LoadView,
+    LoadViewParams,
+    PlacementDecision,
+    PlacementParams,
+    PlacementRequest,
+    choose_decode,
+    decode_snapshot,
+    drop_silent,
+    forget_placement,
+    live_instances,
+    note_placement,
+    num_live,
+    num_pages_needed,
+    observe_report,
+)
+from rorqual_runtime.clock import Clock
+from rorqual_runtime.telemetry import get_logger
+
+from rorqual_router.decision_log import log_decision
+
+log = get_logger(__name__)
+
+
+class Fleet:
+    """Who is alive and how loaded, from load reports; owned by one event loop."""
+
+    def __init__(self, clock: Clock, view: LoadViewParams, placement: PlacementParams) -> None:
+        self._clock = clock
+        self._view = LoadView(view)
+        self._placement = placement
+        self._news = asyncio.Event()
+
+    def on_report(self, report: InstanceReport) -> None:
+        """Take in a load report, and wake those who wait for an instance."""
+        self._view = observe_report(self._view, report, self._clock.monotonic_s())
+        self._news.set()
+
+    def drop_silent(self) -> None:
+        """Forget instances that no longer report."""
+        self._view = drop_silent(self._view, self._clock.monotonic_s())
+
+    def num_live(self, service: str) -> int:
+        """Instances of a service that report and are not draining."""
+        return num_live(self._view, service, self._clock.monotonic_s())
+
+    async def wait_alive(self, services: Iterable[str], timeout_s: float) -> list[str]:
+        """Wait until each service has a live instance; the ones that still have none."""
+        wanted = list(services)
+        until_s = self._clock.monotonic_s() + timeout_s
+        while missing := [service for service in wanted if not self.num_live(service)]:
+            left_s = until_s - self._clock.monotonic_s()
+            if left_s <= 0:
+                return missing
+            self._news.clear()
+            try:
+                await asyncio.wait_for(self._news.wait(), left_s)
+            except TimeoutError:
+                continue
+        return []
+
+    def model_fingerprint(self) -> str:
+        """What the live prefill instances say they run; empty when none says so."""
+        return max((r.model_fingerprint for r in self._reports("prefill")), default="")
+
+    def max_context_tokens(self) -> int:
+        """Longest context that any live prefill instance takes; 0 when none says so."""
+        return max((r.max_context_tokens for r in self._reports("prefill")), default=0)
+
+    def prefill_tokens_per_s(self) -> float:
+        """Compute rate of all live prefill instances together; 0.0 when not measured."""
+        return sum(report.tokens_per_s for report in self._reports("prefill"))
+
+    def largest_decode_pages(self) -> int:
+        """Pages of the largest live decode instance; 0 without any."""
+        return max((report.num_total_pages for report in self._reports("decode")), default=0)
+
+    def place(self, request: PlacementRequest) -> PlacementDecision:
+        """Choose a decode instance and count the request there from now on."""
+        now_s = self._clock.monotonic_s()
+        if request.excluded_ids:
+            self._view = forget_placement(self._view, "decode", request.request_id)
+        params = replace(self._placement, num_deciders=max(1, self.num_live("router")))
+        snapshot = decode_snapshot(self._view, now_s)
+        decision = choose_decode(snapshot, request, params)
+        log_decision(log, "placement", (snapshot, request, params), decision)
+        if decision.instance_id is not None:
+            placed = InFlight(
+                request.request_id,
+                num_tokens=request.num_context_tokens,
+                num_pages=num_pages_needed(request, params),
+                placed_s=now_s,
+            )
+            key = InstanceKey("decode", decision.instance_id)
+            self._view = note_placement(self._view, key, placed)
+        return decision
+
+    def _reports(self, service: str) -> Iterable[InstanceReport]:
+        now_s = self._clock.monotonic_s()
+        return (known.report for known in live_instances(self._view, service, now_s))

@@ -1,0 +1,156 @@
+"""Handlers of the router: where work runs."""
+
+import asyncio
+import contextlib
+from collections.abc import Iterator
+
+from opentelemetry import trace
+from rorqual_policy import (
+    BLOCK_TOKENS,
+    LoadViewParams,
+    PlacementDecision,
+    PlacementOutcome,
+    PlacementParams,
+)
+from rorqual_runtime import subjects
+from rorqual_runtime.bus import MessageContext
+from rorqual_runtime.cancelled import CancelledIds
+from rorqual_runtime.errors import Cancelled, ContextTooLong, NoCapacity, ServingError
+from rorqual_runtime.queue import WorkQueue
+from rorqual_runtime.service import ServiceContext
+from rorqual_runtime.telemetry import bind_request_id
+
+from rorqual_router.convert import (
+    CancelRequest,
+    LoadReport,
+    PlaceReply,
+    PlaceRequest,
+    SubmitReply,
+    SubmitRequest,
+    fill_router_load,
+    placement_request_from_wire,
+    placement_to_wire,
+    report_from_wire,
+    submission_from_wire,
+    submitted_to_wire,
+)
+from rorqual_router.fleet import Fleet
+from rorqual_router.queue_gauge import QueueGauge
+from rorqual_router.settings import RouterSettings
+from rorqual_router.submit import Submitter
+
+PRUNE_INTERVAL_S = 1.0
+
+
+class RouterService:
+    """Submissions in, prefill jobs out; decode placements on request."""
+
+    def __init__(self, ctx: ServiceContext, queue: WorkQueue, settings: RouterSettings) -> None:
+        self._ctx = ctx
+        self._cancelled = CancelledIds(ctx.clock)
+        self._num_active = 0
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self.gauge = QueueGauge(queue.depth, settings.depth_interval_s)
+        self.fleet = Fleet(ctx.clock, _view_params(settings), _placement_params(settings))
+        self.submitter = Submitter(
+            ctx.bus,
+            ctx.tensors,
+            queue,
+            self.gauge,
+            self.fleet,
+            self._cancelled,
+            ctx.clock,
+            settings,
+        )
+
+    async def start(self) -> None:
+        """Listen, then serve, then say so."""
+        bus = self._ctx.bus
+        await bus.subscribe(subjects.all_loads(), LoadReport, self.on_load)
+        await bus.subscribe(subjects.cancel(), CancelRequest, self.on_cancel)
+        await self.gauge.refresh()
+        self._ctx.track(self.gauge.run())
+        self._ctx.track(self._prune())
+        self._ctx.report_load(self._fill_load)
+        await bus.serve(
+            subjects.router_submit(), SubmitRequest, SubmitReply, self.on_submit, name="submit"
+        )
+        await bus.serve(
+            subjects.router_place(), PlaceRequest, PlaceReply, self.on_place, name="place"
+        )
+        self._ctx.mark_ready()
+
+    async def drain(self, timeout_s: float) -> None:
+        """Return once no submission is under way; nothing else is held here."""
+        await self._idle.wait()
+
+    async def on_submit(self, request: SubmitRequest, _context: MessageContext) -> SubmitReply:
+        submission = submission_from_wire(request)
+        with self._active(), bind_request_id(submission.request_id):
+            queued = await self.submitter.submit(submission)
+        return submitted_to_wire(queued.bucket, queued.num_cached_tokens)
+
+    async def on_place(self, request: PlaceRequest, _context: MessageContext) -> PlaceReply:
+        if request.request_id in self._cancelled:
+            raise Cancelled()
+        placement = placement_request_from_wire(request)
+        decision = self.fleet.place(placement)
+        trace.get_current_span().set_attributes(
+            {"rorqual.decode_id": decision.instance_id or "", "rorqual.reason": decision.reason}
+        )
+        if decision.instance_id is None:
+            raise _no_place(decision, placement.num_context_tokens, self.fleet)
+        return placement_to_wire(decision)
+
+    async def on_load(self, report: LoadReport, _context: MessageContext) -> None:
+        self.fleet.on_report(report_from_wire(report))
+
+    async def on_cancel(self, request: CancelRequest, _context: MessageContext) -> None:
+        if not request.HasField("choice_index"):
+            self._cancelled.add(request.request_id)
+
+    @contextlib.contextmanager
+    def _active(self) -> Iterator[None]:
+        self._num_active += 1
+        self._idle.clear()
+        try:
+            yield
+        finally:
+            self._num_active -= 1
+            if not self._num_active:
+                self._idle.set()
+
+    async def _prune(self) -> None:
+        while True:
+            await asyncio.sleep(PRUNE_INTERVAL_S)
+            self.fleet.drop_silent()
+
+    def _fill_load(self, report: LoadReport) -> None:
+        counters = self.submitter.counters
+        report.num_active_requests = self._num_active
+        fill_router_load(
+            report,
+            submitted_total=counters.submitted,
+            missed_tokens_total=counters.missed_tokens,
+            queued_jobs=self.gauge.num_jobs,
+        )
+
+
+def _no_place(decision: PlacementDecision, num_tokens: int, fleet: Fleet) -> ServingError:
+    if decision.outcome is PlacementOutcome.TOO_LARGE:
+        return ContextTooLong(num_tokens, fleet.largest_decode_pages() * BLOCK_TOKENS)
+    return NoCapacity(decision.reason)
+
+
+def _view_params(settings: RouterSettings) -> LoadViewParams:
+    return LoadViewParams(silent_s=settings.silent_s, settle_s=settings.settle_s)
+
+
+def _placement_params(settings: RouterSettings) -> PlacementParams:
+    return PlacementParams(
+        base_s=settings.step_base_s,
+        per_request_s=settings.step_per_request_s,
+        per_kv_token_s=settings.step_per_kv_token_s,
+        reserved_new_tokens=settings.reserved_new_tokens,
+    )

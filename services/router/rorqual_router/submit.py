@@ -1,0 +1,290 @@
+"""From a submitted request to jobs on the prefill queue."""
+
+import asyncio
+import math
+from dataclasses import dataclass
+
+from opentelemetry import trace
+from rorqual_policy import (
+    BLOCK_TOKENS,
+    Bucket,
+    QueueState,
+    block_keys,
+    choose_bucket,
+    decide_admission,
+)
+from rorqual_runtime import subjects
+from rorqual_runtime.bus import Bus
+from rorqual_runtime.cancelled import CancelledIds
+from rorqual_runtime.clock import Clock
+from rorqual_runtime.errors import (
+    Cancelled,
+    ContextTooLong,
+    Corrupt,
+    DeadlineExceeded,
+    NoCapacity,
+    ServingError,
+)
+from rorqual_runtime.payload import get_payload
+from rorqual_runtime.queue import WorkQueue
+from rorqual_runtime.telemetry import get_logger
+from rorqual_runtime.tensors import TensorPlane
+
+from rorqual_router.convert import (
+    CancelRequest,
+    CompileReply,
+    Generation,
+    JobParts,
+    MatchReply,
+    PrefixMatch,
+    ReleaseLeaseRequest,
+    Submission,
+    TensorTicket,
+    compile_request_to_wire,
+    job_to_wire,
+    match_from_wire,
+    match_request_to_wire,
+)
+from rorqual_router.decision_log import log_decision
+from rorqual_router.fleet import Fleet
+from rorqual_router.queue_gauge import QueueGauge
+from rorqual_router.settings import RouterSettings
+
+INLINE_HASH_TOKENS = 131_072
+"""Longer prompts are hashed in a thread: they would hold up the loop for over a millisecond."""
+
+log = get_logger(__name__)
+
+
+@dataclass(slots=True)
+class Counters:
+    """Since start. Arrivals count whether or not they were admitted."""
+
+    submitted: int = 0
+    missed_tokens: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Queued:
+    """What the caller learns about its request."""
+
+    bucket: Bucket
+    num_cached_tokens: int
+
+
+class Submitter:
+    """Handles one submission after the other; all waits are bounded by settings and deadline."""
+
+    def __init__(
+        self,
+        bus: Bus,
+        tensors: TensorPlane,
+        queue: WorkQueue,
+        gauge: QueueGauge,
+        fleet: Fleet,
+        cancelled: CancelledIds,
+        clock: Clock,
+        settings: RouterSettings,
+    ) -> None:
+        self._bus = bus
+        self._tensors = tensors
+        self._queue = queue
+        self._gauge = gauge
+        self._fleet = fleet
+        self._cancelled = cancelled
+        self._clock = clock
+        self._settings = settings
+        self._manifest_fingerprint = settings.manifest_fingerprint()
+        self.counters = Counters()
+
+    async def submit(self, submission: Submission) -> Queued:
+        """Publish one prefill job a choice.
+
+        Raises: ContextTooLong, Cancelled, DeadlineExceeded, NoCapacity with retry_after_s, what
+            grammar said about the constraint, what reading the prompt or publishing failed with.
+        """
+        submitted_unix_s = self._clock.now_unix_s()
+        self._check_alive(submission)
+        await self._wait_for_fleet(submission)
+        self._check_context(submission)
+        self._admit(submission)
+        keys, fingerprint = await self._hash_prompt(submission)
+        grammars, match = await self._prepare(submission, keys, fingerprint)
+        missed_tokens = max(1, submission.num_prompt_tokens - match.num_blocks * BLOCK_TOKENS)
+        self._count(submission, missed_tokens)
+        parts = JobParts(keys, match, missed_tokens, submitted_unix_s)
+        bucket = choose_bucket(submission.num_prompt_tokens)
+        try:
+            self._check_alive(submission)
+            await self._publish(submission, parts, grammars, bucket)
+        except BaseException:
+            await self._release(match)
+            raise
+        _describe(submission, bucket, match)
+        return Queued(bucket, submission.num_prompt_tokens - missed_tokens)
+
+    def _check_alive(self, submission: Submission) -> None:
+        if submission.request_id in self._cancelled:
+            raise Cancelled()
+        if self._left_s(submission) <= 0:
+            raise DeadlineExceeded()
+
+    def _left_s(self, submission: Submission) -> float:
+        return submission.deadline_unix_s - self._clock.now_unix_s()
+
+    def _check_context(self, submission: Submission) -> None:
+        limit_tokens = self._fleet.max_context_tokens()
+        if limit_tokens and submission.num_prompt_tokens >= limit_tokens:
+            raise ContextTooLong(submission.num_prompt_tokens, limit_tokens - 1)
+
+    async def _wait_for_fleet(self, submission: Submission) -> None:
+        wait_s = min(self._settings.fleet_wait_s, self._left_s(submission))
+        missing = await self._fleet.wait_alive(("prefill", "decode"), wait_s)
+        if missing:
+            self._count(submission, submission.num_prompt_tokens)
+            raise NoCapacity(f"no {' and no '.join(missing)} instance is alive", retry_after_s=5)
+
+    def _admit(self, submission: Submission) -> None:
+        """Take the choices into the queue's count, or refuse them."""
+        num_submitted = self.counters.submitted
+        queue = QueueState(
+            num_queued_jobs=self._gauge.num_jobs,
+            max_queued_jobs=self._settings.max_queued_jobs,
+            tokens_per_job=self.counters.missed_tokens / num_submitted if num_submitted else 0.0,
+            tokens_per_s=self._fleet.prefill_tokens_per_s(),
+        )
+        num_jobs = len(submission.generations)
+        admission = decide_admission(queue, num_jobs)
+        log_decision(log, "admission", (queue, num_jobs), admission)
+        if not admission.accepted:
+            self._count(submission, submission.num_prompt_tokens)
+            raise NoCapacity(admission.reason, retry_after_s=admission.retry_after_s)
+
+    def _count(self, submission: Submission, missed_tokens: int) -> None:
+        num_jobs = len(submission.generations)
+        self.counters.submitted += num_jobs
+        self.counters.missed_tokens += num_jobs * missed_tokens
+
+    async def _hash_prompt(self, submission: Submission) -> tuple[list[bytes], str]:
+        """Block keys and the fingerprint they go by. The prompt stays readable for prefill."""
+        prompt = await get_payload(self._tensors, submission.prompt, keep=True)
+        num_tokens = submission.num_prompt_tokens
+        if len(prompt) != 4 * num_tokens:
+            raise Corrupt(f"a prompt of {num_tokens} tokens has {len(prompt)} bytes")
+        fingerprint = self._fleet.model_fingerprint() or self._manifest_fingerprint
+        if num_tokens <= INLINE_HASH_TOKENS:
+            keys = _hash(prompt, fingerprint, submission.cache_namespace)
+        else:
+            keys = await asyncio.to_thread(_hash, prompt, fingerprint, submission.cache_namespace)
+        return keys, fingerprint
+
+    async def _prepare(
+        self, submission: Submission, keys: list[bytes], fingerprint: str
+    ) -> tuple[list[TensorTicket | None], PrefixMatch]:
+        """Grammars and prefix match, at the same time; a grammar that fails ends the request."""
+        if not submission.has_constraint:
+            match = await self._match(submission.request_id, keys, fingerprint)
+            return [None] * len(submission.generations), match
+        match_task = asyncio.create_task(self._match(submission.request_id, keys, fingerprint))
+        outcomes = await asyncio.gather(
+            *(self._compile(generation) for generation in submission.generations),
+            return_exceptions=True,
+        )
+        match = await match_task
+        grammars: list[TensorTicket | None] = []
+        for outcome in outcomes:
+            if isinstance(outcome, BaseException):
+                await self._release(match)
+                raise outcome
+            grammars.append(outcome)
+        return grammars, match
+
+    async def _compile(self, generation: Generation) -> TensorTicket | None:
+        if not generation.HasField("constraint"):
+            return None
+        reply = await self._bus.request(
+            subjects.grammar_compile(),
+            compile_request_to_wire(generation),
+            CompileReply,
+            timeout_s=self._settings.compile_timeout_s,
+            absent_timeout_s=self._settings.compile_absent_s,
+        )
+        return reply.compiled.grammar
+
+    async def _match(self, request_id: str, keys: list[bytes], fingerprint: str) -> PrefixMatch:
+        """Longest stored prefix; nothing when kvmeta is slow, away or wrong: it is only a hint."""
+        if not keys:
+            return PrefixMatch()
+        try:
+            reply = await self._bus.request(
+                subjects.kvmeta_match(),
+                match_request_to_wire(request_id, fingerprint, keys),
+                MatchReply,
+                timeout_s=self._settings.match_timeout_s,
+                absent_timeout_s=self._settings.match_absent_s,
+            )
+        except ServingError as error:
+            log.debug("no prefix match", extra={"reason": error.message})
+            return PrefixMatch(miss_reason="unavailable")
+        return match_from_wire(reply, len(keys))
+
+    async def _publish(
+        self,
+        submission: Submission,
+        parts: JobParts,
+        grammars: list[TensorTicket | None],
+        bucket: Bucket,
+    ) -> None:
+        """All jobs or none: what was published before a failure is cancelled."""
+        subject = subjects.prefill_jobs(self._settings.pool, bucket)
+        num_jobs = len(submission.generations)
+        timeout_s = min(self._settings.publish_timeout_s, self._left_s(submission))
+        self._gauge.add(num_jobs)
+        try:
+            async with asyncio.timeout(timeout_s if math.isfinite(timeout_s) else None):
+                for generation, grammar in zip(submission.generations, grammars, strict=True):
+                    job = job_to_wire(generation, parts, grammar)
+                    msg_id = f"{generation.request_id}/{generation.choice_index}"
+                    is_new = await self._queue.publish(subject, job, msg_id=msg_id)
+                    self._gauge.add(0 if is_new else -1)
+        except BaseException as error:
+            self._gauge.add(-num_jobs)
+            await self._withdraw(submission)
+            if isinstance(error, TimeoutError):
+                raise NoCapacity("the work queue did not answer in time") from error
+            raise
+
+    async def _withdraw(self, submission: Submission) -> None:
+        request = CancelRequest(request_id=submission.request_id, reason="error")
+        await self._tell(subjects.cancel(), request)
+
+    async def _release(self, match: PrefixMatch) -> None:
+        if match.lease_id:
+            request = ReleaseLeaseRequest(lease_id=match.lease_id)
+            await self._tell(subjects.kvmeta_release(), request)
+
+    async def _tell(self, subject: str, message: CancelRequest | ReleaseLeaseRequest) -> None:
+        """Best effort: what is not heard expires by itself."""
+        try:
+            await self._bus.publish(subject, message)
+        except ServingError as error:
+            log.debug("not said", extra={"subject": subject, "reason": error.message})
+
+
+def _hash(prompt: bytes, fingerprint: str, namespace: str) -> list[bytes]:
+    tokens = memoryview(prompt).cast("i")
+    return block_keys(tokens, fingerprint=fingerprint, namespace=namespace)
+
+
+def _describe(submission: Submission, bucket: Bucket, match: PrefixMatch) -> None:
+    """What the trace of a request says about its way into the queue."""
+    trace.get_current_span().set_attributes(
+        {
+            "rorqual.request_id": submission.request_id,
+            "rorqual.bucket": bucket.value,
+            "rorqual.num_jobs": len(submission.generations),
+            "rorqual.num_prompt_tokens": submission.num_prompt_tokens,
+            "rorqual.num_matched_blocks": match.num_blocks,
+            "rorqual.miss_reason": match.miss_reason,
+        }
+    )
