@@ -7,9 +7,10 @@ from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
-from rorqual_grammar.constraint import Constraint
 from rorqual_runtime.clock import Clock
 from rorqual_runtime.errors import InvalidRequest, ServingError, Unsupported
+
+from rorqual_grammar.constraint import Constraint
 
 REJECTION_TTL_S = 60.0
 """How long the same bad constraint is refused without compiling it again."""

@@ -11,10 +11,11 @@ import sys
 import time
 from contextlib import suppress
 
+from rorqual_runtime.errors import InvalidRequest, NoCapacity, Unavailable, Unsupported
+
 from rorqual_grammar.constraint import PARAM_BY_KIND, Constraint
 from rorqual_grammar.sandbox import NUMBER_BYTES, READY, Outcome, SandboxConfig
 from rorqual_grammar.settings import GrammarSettings
-from rorqual_runtime.errors import InvalidRequest, NoCapacity, Unavailable, Unsupported
 
 _START_TIMEOUT_S = 120.0
 _KILL_GRACE_S = 1.0

@@ -26,20 +26,31 @@ def read_vocabulary(model_dir: Path) -> Vocabulary:
     """
     from tokenizers import Tokenizer
 
-    config = _read_json(model_dir / "config.json")
+    config = _read_config(model_dir)
     path = model_dir / "tokenizer.json"
     try:
         token_ids = Tokenizer.from_file(str(path)).get_vocab(with_added_tokens=True)
     except Exception as error:  # the tokenizers package raises bare Exception
         raise VocabularyError(f"{path}: {error}") from error
-    size = int(config.get("vocab_size", 0))
-    if size <= 0:
+    size = config.get("vocab_size")
+    if not isinstance(size, int) or size <= 0:
         raise VocabularyError(f"{model_dir / 'config.json'}: no vocab_size")
     encoded = [""] * size
     for token, token_id in token_ids.items():
         if token_id < size:
             encoded[token_id] = token
     return Vocabulary(encoded, _eos_token_ids(config, model_dir))
+
+
+def _read_config(model_dir: Path) -> dict[str, object]:
+    """config.json; eos ids of generation_config.json, where present, take precedence, as they do
+    in the engine: a grammar is bound to both."""
+    config = _read_json(model_dir / "config.json")
+    if (model_dir / "generation_config.json").is_file():
+        generation = _read_json(model_dir / "generation_config.json")
+        if generation.get("eos_token_id") is not None:
+            config["eos_token_id"] = generation["eos_token_id"]
+    return config
 
 
 def _eos_token_ids(config: dict[str, object], model_dir: Path) -> list[int]:
@@ -52,7 +63,7 @@ def _eos_token_ids(config: dict[str, object], model_dir: Path) -> list[int]:
 
 def _read_json(path: Path) -> dict[str, object]:
     try:
-        content = json.loads(path.read_text())
+        content = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise VocabularyError(f"{path}: {error}") from error
     if not isinstance(content, dict):

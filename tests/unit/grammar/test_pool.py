@@ -16,6 +16,7 @@ from rorqual_grammar.constraint import Constraint, ConstraintKind
 from rorqual_grammar.pool import CompilerPool
 from rorqual_grammar.settings import GrammarSettings
 from rorqual_runtime.errors import InvalidRequest, NoCapacity, Unavailable, Unsupported
+
 from tests.support.tiny_model_dir import EOS_TOKEN_ID, VOCAB_SIZE, make_model_dir
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")

@@ -1,0 +1,48 @@
+"""Wire <-> domain: the only module here that knows the messages' fields."""
+
+from __future__ import annotations
+
+from rorqual_proto.v1 import generation_pb2, grammar_pb2, load_pb2, tensor_pb2
+from rorqual_runtime.errors import InvalidRequest
+
+from rorqual_grammar.constraint import PARAM_BY_KIND, Constraint, ConstraintKind
+
+_KINDS = {
+    generation_pb2.CONSTRAINT_KIND_JSON_SCHEMA: ConstraintKind.JSON_SCHEMA,
+    generation_pb2.CONSTRAINT_KIND_JSON_OBJECT: ConstraintKind.JSON_OBJECT,
+    generation_pb2.CONSTRAINT_KIND_REGEX: ConstraintKind.REGEX,
+    generation_pb2.CONSTRAINT_KIND_EBNF: ConstraintKind.EBNF,
+}
+
+
+def constraint_from_wire(wire: generation_pb2.Constraint, *, max_source_bytes: int) -> Constraint:
+    """Raises: InvalidRequest for a kind nobody knows, an empty source or one over the limit."""
+    kind = _KINDS.get(wire.kind)
+    if kind is None:
+        raise InvalidRequest(f"unknown kind of constraint ({wire.kind})", "response_format.type")
+    if kind is ConstraintKind.JSON_OBJECT:
+        return Constraint(kind, "")
+    param, size = PARAM_BY_KIND[kind], len(wire.source.encode())
+    if size == 0:
+        raise InvalidRequest("the constraint is empty", param)
+    if size > max_source_bytes:
+        raise InvalidRequest(
+            f"the constraint of {size} bytes exceeds the limit of {max_source_bytes} bytes", param
+        )
+    return Constraint(kind, wire.source)
+
+
+def compiled_to_wire(
+    ticket: tensor_pb2.TensorTicket, *, cache_hit: bool, compile_s: float
+) -> grammar_pb2.CompileReply:
+    """The reply that points at a published grammar."""
+    compiled = grammar_pb2.Compiled(grammar=ticket, cache_hit=cache_hit, compile_s=compile_s)
+    return grammar_pb2.CompileReply(compiled=compiled)
+
+
+def fill_load(
+    report: load_pb2.LoadReport, *, num_active_requests: int, num_request_leases: int
+) -> None:
+    """Load of this service. Cached grammars belong to no request and count as no lease."""
+    report.num_active_requests = num_active_requests
+    report.num_held_leases = num_request_leases

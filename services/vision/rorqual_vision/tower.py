@@ -1,0 +1,52 @@
+"""What a model directory says about its vision tower, read without torch."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+_TOWER_KEYS = ("vision_config", "vision_tower", "mm_vision_tower")
+
+
+class ModelDescriptionError(Exception):
+    """The model directory can't be read; the text names the file."""
+
+
+@dataclass(frozen=True)
+class ModelDescription:
+    """The little that a request for images needs to know."""
+
+    model_id: str
+    tower_type: str | None
+    """Model type of the vision tower; None when the model sees no images."""
+
+
+def read_description(model_dir: Path) -> ModelDescription:
+    """Raises: ModelDescriptionError when config.json is missing or not a JSON object."""
+    config = _read_object(model_dir / "config.json")
+    manifest_path = model_dir / "rorqual.json"
+    manifest = _read_object(manifest_path) if manifest_path.is_file() else {}
+    model_id = manifest.get("id") or model_dir.resolve().name
+    return ModelDescription(str(model_id), _tower_type(config))
+
+
+def _tower_type(config: dict[str, Any]) -> str | None:
+    for key in _TOWER_KEYS:
+        tower = config.get(key)
+        if isinstance(tower, dict) and tower:
+            return str(tower.get("model_type", key))
+        if isinstance(tower, str) and tower:
+            return tower
+    return None
+
+
+def _read_object(path: Path) -> dict[str, Any]:
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ModelDescriptionError(f"{path}: {error}") from error
+    if not isinstance(content, dict):
+        raise ModelDescriptionError(f"{path}: not a JSON object")
+    return content

@@ -1,0 +1,137 @@
+"""Grammar as a process: compile, share, refuse, cancel, drain."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from rorqual_engine.grammar import GrammarState, load_tokenizer_info
+from rorqual_proto.v1 import generation_pb2, grammar_pb2, router_pb2
+from rorqual_runtime import subjects
+from rorqual_runtime.bus import Bus
+from rorqual_runtime.discovery import discover
+from rorqual_runtime.errors import Cancelled, InvalidRequest, ServingError
+from rorqual_runtime.settings import RuntimeSettings
+from rorqual_runtime.tensors import TensorPlane
+
+from tests.support.service_process import ServiceProcess, service_process
+from tests.support.tiny_model_dir import EOS_TOKEN_ID, VOCAB_SIZE, make_model_dir, make_tokenizer
+
+SLOW_REGEX = "((a{1,1000}){1,1000}){1,1000}(" + "|".join(f"b{i}.*" for i in range(3000)) + ")"
+
+
+@dataclass
+class Grammar:
+    """The running service and a caller of it."""
+
+    bus: Bus
+    tensors: TensorPlane
+    model_dir: Path
+    process: ServiceProcess
+
+    async def compile(
+        self, kind: generation_pb2.ConstraintKind, source: str, request_id: str = "r1"
+    ) -> grammar_pb2.Compiled:
+        request = grammar_pb2.CompileRequest(
+            request_id=request_id, constraint=generation_pb2.Constraint(kind=kind, source=source)
+        )
+        reply = await self.bus.request(
+            subjects.grammar_compile(), request, grammar_pb2.CompileReply, timeout_s=10
+        )
+        return reply.compiled
+
+    async def schema(self, schema: object) -> grammar_pb2.Compiled:
+        return await self.compile(generation_pb2.CONSTRAINT_KIND_JSON_SCHEMA, json.dumps(schema))
+
+
+@pytest.fixture
+async def grammar(runtime_settings: RuntimeSettings, tmp_path: Path) -> AsyncIterator[Grammar]:
+    model_dir = make_model_dir(tmp_path / "model")
+    bus = await Bus.connect(runtime_settings, "test")
+    plane = await TensorPlane.open(runtime_settings, "test-1", 1, runtime_settings.host_id)
+    env = {"RORQUAL_MODEL_DIR": str(model_dir), "RORQUAL_SHM_BYTES": str(32 << 20)}
+    try:
+        async with service_process(
+            "grammar", bus, nats_url=runtime_settings.nats_url, home=tmp_path / "home", env=env
+        ) as process:
+            yield Grammar(bus, plane, model_dir, process)
+    finally:
+        await plane.close()
+        await bus.close()
+
+
+def accepts(state: GrammarState, text: str) -> bool:
+    """Whether every token of the text and then the end token is allowed."""
+    token_ids = make_tokenizer().encode(text).ids
+    return all(state.accept(token_id) for token_id in [*token_ids, EOS_TOKEN_ID])
+
+
+async def test_the_engine_can_use_what_the_service_compiled(grammar: Grammar) -> None:
+    compiled = await grammar.schema(
+        {"type": "object", "properties": {"ok": {"type": "boolean"}}, "required": ["ok"]}
+    )
+    data = bytes(await grammar.tensors.fetch(compiled.grammar))
+    tokenizer = load_tokenizer_info(grammar.model_dir, VOCAB_SIZE, [EOS_TOKEN_ID])
+    assert accepts(GrammarState.from_serialized(data, tokenizer), '{"ok": true}')
+    assert not accepts(GrammarState.from_serialized(data, tokenizer), '{"ok": 1}')
+
+
+async def test_equal_constraints_share_one_grammar_that_stays_readable(grammar: Grammar) -> None:
+    first = await grammar.schema({"const": "a"})
+    second = await grammar.schema({"const": "a"})
+    assert not first.cache_hit
+    assert second.cache_hit
+    assert (first.grammar.slot, first.grammar.generation) == (
+        second.grammar.slot,
+        second.grammar.generation,
+    )
+    assert second.grammar.expires_unix_s > time.time() + 600
+    assert (await grammar.tensors.fetch(first.grammar)).nbytes == first.grammar.size_bytes
+
+
+@pytest.mark.parametrize(
+    ("kind", "source", "says"),
+    [
+        (generation_pb2.CONSTRAINT_KIND_JSON_SCHEMA, '{"type": "nonsense"}', "Unsupported type"),
+        (generation_pb2.CONSTRAINT_KIND_JSON_SCHEMA, "", "empty"),
+        (generation_pb2.CONSTRAINT_KIND_REGEX, "(" * 70_000, "exceeds the limit of 65536"),
+        (generation_pb2.CONSTRAINT_KIND_UNSPECIFIED, "x", "unknown kind"),
+    ],
+)
+async def test_a_bad_constraint_is_answered_as_invalid(
+    grammar: Grammar, kind: generation_pb2.ConstraintKind, source: str, says: str
+) -> None:
+    with pytest.raises(InvalidRequest, match=says) as caught:
+        await grammar.compile(kind, source)
+    assert caught.value.param
+
+
+async def test_cancel_ends_a_compilation_and_leaves_nothing_active(grammar: Grammar) -> None:
+    slow = asyncio.create_task(
+        grammar.compile(generation_pb2.CONSTRAINT_KIND_REGEX, SLOW_REGEX, "slow")
+    )
+    await asyncio.sleep(0.3)
+    cancelled_s = time.monotonic()
+    await grammar.bus.publish(subjects.cancel(), router_pb2.CancelRequest(request_id="slow"))
+    with pytest.raises(ServingError) as caught:
+        await slow
+    assert isinstance(caught.value, Cancelled)
+    assert time.monotonic() - cancelled_s < 1
+    (instance,) = await discover(grammar.bus.client)
+    assert instance.load is not None
+    assert instance.load.num_active_requests == 0
+    assert instance.load.num_held_leases == 0
+
+
+async def test_it_drains_and_leaves_no_process_behind(grammar: Grammar) -> None:
+    pid = grammar.process.instance.pid
+    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    assert len(children) == 1
+    assert await grammar.process.stop() == 0
+    await asyncio.sleep(0.2)
+    assert not Path(f"/proc/{children[0]}").exists()
