@@ -20,6 +20,10 @@ import sys
 from dataclasses import asdict, dataclass
 from enum import Enum
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import xgrammar
 
 READY = b"R"
 NUMBER_BYTES = 8
@@ -69,7 +73,7 @@ def main() -> None:
         os.close(fds[0])
 
 
-def _run_job(connection: socket.socket, config: SandboxConfig, tokenizer: object) -> None:
+def _run_job(connection: socket.socket, config: SandboxConfig, tokenizer: xgrammar.TokenizerInfo) -> None:
     """Serves one job in the forked child and never returns."""
     code = 1
     try:
@@ -102,7 +106,7 @@ def _data_bytes() -> int:
     raise OSError("no VmData in /proc/self/status")
 
 
-def _outcome(connection: socket.socket, tokenizer: object) -> tuple[Outcome, bytes]:
+def _outcome(connection: socket.socket, tokenizer: xgrammar.TokenizerInfo) -> tuple[Outcome, bytes]:
     from rorqual_grammar.compiler import (
         BadConstraint,
         UnenforceableConstraint,

@@ -173,9 +173,7 @@ async def test_cancelling_kills_the_child_at_once(pool: CompilerPool) -> None:
         await job
     await asyncio.sleep(0.1)
     assert pool.pid is not None
-    children = f"/proc/{pool.pid}/task/{pool.pid}/children"
-    with open(children) as file:  # noqa: ASYNC230, PTH123
-        assert file.read().strip() == ""
+    assert Path(f"/proc/{pool.pid}/task/{pool.pid}/children").read_text().strip() == ""
 
 
 async def test_a_model_without_tokenizer_stops_the_start(
