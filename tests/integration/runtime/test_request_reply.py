@@ -1,0 +1,217 @@
+"""Request and reply over a real broker: deadlines, typed errors, bounds."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+import pytest
+from rorqual_proto.v1 import recipe_pb2, router_pb2
+from rorqual_runtime import subjects
+from rorqual_runtime.bus import Bus, MessageContext
+from rorqual_runtime.errors import (
+    ContextTooLong,
+    DeadlineExceeded,
+    Internal,
+    InvalidRequest,
+    NoCapacity,
+    RequestTooLarge,
+    Unavailable,
+)
+
+from tests.support.bus import answer_place, ask_place, serve_place
+
+
+async def test_a_request_is_answered(server_bus: Bus, caller_bus: Bus) -> None:
+    await serve_place(server_bus, answer_place)
+    assert await ask_place(caller_bus, "7") == "decode-7"
+
+
+async def test_a_typed_error_arrives_with_its_data(server_bus: Bus, caller_bus: Bus) -> None:
+    async def handler(_request: object, _context: MessageContext) -> router_pb2.PlaceReply:
+        raise ContextTooLong(9000, 8192)
+
+    await serve_place(server_bus, handler)
+    with pytest.raises(ContextTooLong) as caught:
+        await ask_place(caller_bus)
+    assert (caught.value.prompt_tokens, caught.value.limit_tokens) == (9000, 8192)
+
+
+async def test_an_error_arrives_where_the_reply_has_no_place_for_it(
+    server_bus: Bus, caller_bus: Bus
+) -> None:
+    async def handler(_request: object, _context: MessageContext) -> recipe_pb2.ListModelsReply:
+        raise InvalidRequest("no", "model")
+
+    subject, types = subjects.recipe_models(), (recipe_pb2.ListModelsRequest,)
+    await server_bus.serve(subject, *types, recipe_pb2.ListModelsReply, handler, name="models")
+    with pytest.raises(InvalidRequest) as caught:
+        await caller_bus.request(
+            subject, recipe_pb2.ListModelsRequest(), recipe_pb2.ListModelsReply, timeout_s=2
+        )
+    assert caught.value.param == "model"
+
+
+async def test_a_bug_in_a_handler_is_internal_and_keeps_its_text_to_itself(
+    server_bus: Bus, caller_bus: Bus
+) -> None:
+    async def handler(_request: object, _context: MessageContext) -> router_pb2.PlaceReply:
+        raise RuntimeError("the user's secret")
+
+    await serve_place(server_bus, handler)
+    with pytest.raises(Internal) as caught:
+        await ask_place(caller_bus)
+    assert "secret" not in caught.value.message
+    assert "RuntimeError" in caught.value.message
+
+
+async def test_a_slow_handler_ends_at_the_callers_deadline_on_both_sides(
+    server_bus: Bus, caller_bus: Bus
+) -> None:
+    ended = asyncio.Event()
+
+    async def handler(_request: object, _context: MessageContext) -> router_pb2.PlaceReply:
+        try:
+            await asyncio.sleep(60)
+        finally:
+            ended.set()
+        return router_pb2.PlaceReply()
+
+    await serve_place(server_bus, handler)
+    started_s = time.monotonic()
+    with pytest.raises(DeadlineExceeded):
+        await ask_place(caller_bus, timeout_s=0.3)
+    assert time.monotonic() - started_s < 1.0
+    await asyncio.wait_for(ended.wait(), 1.0)
+
+
+async def test_a_nested_request_inherits_the_nearer_deadline(
+    server_bus: Bus, caller_bus: Bus
+) -> None:
+    seen: list[float | None] = []
+
+    async def inner(_request: object, context: MessageContext) -> router_pb2.SubmitReply:
+        seen.append(context.deadline_unix_s)
+        return router_pb2.SubmitReply(submitted=router_pb2.Submitted(bucket="lt16k"))
+
+    async def outer(_request: object, context: MessageContext) -> router_pb2.PlaceReply:
+        seen.append(context.deadline_unix_s)
+        await server_bus.request(
+            subjects.router_submit(),
+            router_pb2.SubmitRequest(),
+            router_pb2.SubmitReply,
+            timeout_s=60,
+        )
+        return router_pb2.PlaceReply(placement=router_pb2.Placement(decode_id="d"))
+
+    types = (router_pb2.SubmitRequest, router_pb2.SubmitReply)
+    await server_bus.serve(subjects.router_submit(), *types, inner, name="submit")
+    await serve_place(server_bus, outer)
+    await ask_place(caller_bus, timeout_s=2.0)
+    assert seen[0] is not None
+    assert seen[0] == seen[1]
+
+
+async def test_a_handler_is_not_run_after_its_deadline(server_bus: Bus, caller_bus: Bus) -> None:
+    calls = 0
+
+    async def handler(_request: object, _context: MessageContext) -> router_pb2.PlaceReply:
+        nonlocal calls
+        calls += 1
+        return router_pb2.PlaceReply()
+
+    await serve_place(server_bus, handler)
+    late = {"Rorqual-Deadline-Unix-S": str(time.time() - 1)}
+    msg = await caller_bus.connection.request(subjects.router_place(), b"", late, timeout_s=2)
+    reply = router_pb2.PlaceReply.FromString(msg.data)
+    assert reply.error.code == DeadlineExceeded.code
+    assert calls == 0
+
+
+async def test_an_absent_service_is_waited_for(server_bus: Bus, caller_bus: Bus) -> None:
+    asking = asyncio.create_task(ask_place(caller_bus, "1"))
+    await asyncio.sleep(0.3)
+    assert not asking.done()
+    await serve_place(server_bus, answer_place)
+    assert await asyncio.wait_for(asking, 1.0) == "decode-1"
+
+
+async def test_a_service_that_stays_absent_is_unavailable(caller_bus: Bus) -> None:
+    started_s = time.monotonic()
+    with pytest.raises(Unavailable, match=r"router\.place"):
+        await ask_place(caller_bus, timeout_s=0.4)
+    assert time.monotonic() - started_s < 1.0
+
+
+async def test_handlers_run_concurrently_and_the_surplus_is_refused_at_once(
+    server_bus: Bus, caller_bus: Bus
+) -> None:
+    release = asyncio.Event()
+
+    async def handler(
+        request: router_pb2.PlaceRequest, context: MessageContext
+    ) -> router_pb2.PlaceReply:
+        await release.wait()
+        return await answer_place(request, context)
+
+    await serve_place(server_bus, handler, max_in_flight=4)
+    held = [asyncio.create_task(ask_place(caller_bus, str(i))) for i in range(4)]
+    await asyncio.sleep(0.2)
+    started_s = time.monotonic()
+    with pytest.raises(NoCapacity):
+        await ask_place(caller_bus, "surplus")
+    assert time.monotonic() - started_s < 0.5
+    release.set()
+    assert await asyncio.gather(*held) == [f"decode-{i}" for i in range(4)]
+
+
+async def test_an_oversize_payload_is_refused_before_it_is_sent(caller_bus: Bus) -> None:
+    body = recipe_pb2.StreamEvents(data=[b"x" * (2 << 20)])
+    batch = recipe_pb2.EventBatch(streams=[body])
+    with pytest.raises(RequestTooLarge) as caught:
+        await caller_bus.publish(subjects.gateway_events("gateway-1"), batch)
+    assert caught.value.size > caught.value.limit > 0
+    assert caller_bus.is_connected
+
+
+async def test_an_oversize_reply_becomes_an_error(server_bus: Bus, caller_bus: Bus) -> None:
+    async def handler(_request: object, _context: MessageContext) -> router_pb2.PlaceReply:
+        return router_pb2.PlaceReply(placement=router_pb2.Placement(reason="x" * (2 << 20)))
+
+    await serve_place(server_bus, handler)
+    with pytest.raises(RequestTooLarge):
+        await ask_place(caller_bus)
+
+
+async def test_requests_that_can_not_be_parsed_are_answered(
+    server_bus: Bus, caller_bus: Bus
+) -> None:
+    await serve_place(server_bus, answer_place)
+    msg = await caller_bus.connection.request(
+        subjects.router_place(), b"\xff\xff\xff", {}, timeout_s=2
+    )
+    assert router_pb2.PlaceReply.FromString(msg.data).HasField("error")
+    assert await ask_place(caller_bus, "2") == "decode-2"
+
+
+async def test_a_subscriber_sees_messages_in_order_and_survives_its_own_errors(
+    server_bus: Bus, caller_bus: Bus
+) -> None:
+    seen: list[str] = []
+    done = asyncio.Event()
+
+    async def handler(message: router_pb2.CancelRequest, _context: MessageContext) -> None:
+        if message.request_id == "bad":
+            raise RuntimeError("a bug")
+        await asyncio.sleep(0)
+        seen.append(message.request_id)
+        if message.request_id == "99":
+            done.set()
+
+    await server_bus.subscribe(subjects.cancel(), router_pb2.CancelRequest, handler)
+    await caller_bus.publish(subjects.cancel(), router_pb2.CancelRequest(request_id="bad"))
+    await caller_bus.connection.publish(subjects.cancel(), b"\xff\xff")
+    for i in range(100):
+        await caller_bus.publish(subjects.cancel(), router_pb2.CancelRequest(request_id=str(i)))
+    await asyncio.wait_for(done.wait(), 5)
+    assert seen == [str(i) for i in range(100)]

@@ -1,0 +1,56 @@
+"""A served request and a queued job to try the bus with."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+from rorqual_proto.v1 import prefill_pb2, router_pb2
+from rorqual_runtime import subjects
+from rorqual_runtime.bus import Bus, MessageContext
+from rorqual_runtime.queue import WorkQueue
+
+PlaceHandler = Callable[[router_pb2.PlaceRequest, MessageContext], Awaitable[router_pb2.PlaceReply]]
+
+
+async def serve_place(bus: Bus, handler: PlaceHandler, **options: int) -> None:
+    """Serve `router_place()` with this handler."""
+    await bus.serve(
+        subjects.router_place(),
+        router_pb2.PlaceRequest,
+        router_pb2.PlaceReply,
+        handler,
+        name="place",
+        **options,
+    )
+
+
+async def ask_place(bus: Bus, request_id: str = "r", *, timeout_s: float = 5.0) -> str:
+    """The decode id that the served `place` answered with."""
+    reply = await bus.request(
+        subjects.router_place(),
+        router_pb2.PlaceRequest(request_id=request_id),
+        router_pb2.PlaceReply,
+        timeout_s=timeout_s,
+    )
+    return str(reply.placement.decode_id)
+
+
+async def answer_place(
+    request: router_pb2.PlaceRequest, _context: MessageContext
+) -> router_pb2.PlaceReply:
+    """Places every request on `decode-<request id>`."""
+    return router_pb2.PlaceReply(
+        placement=router_pb2.Placement(decode_id=f"decode-{request.request_id}")
+    )
+
+
+JOBS = subjects.prefill_jobs("default", "lt16k")
+
+
+def job(name: str) -> prefill_pb2.PrefillJob:
+    """A job that is recognised by its name."""
+    return prefill_pb2.PrefillJob(kv_lease_id=name)
+
+
+async def put_job(queue: WorkQueue, name: str) -> bool:
+    return await queue.publish(JOBS, job(name), msg_id=name)
