@@ -17,7 +17,7 @@ from nats.aio.subscription import Subscription
 from opentelemetry import trace
 from opentelemetry.trace import SpanKind, Status, StatusCode, Tracer
 
-from rorqual_runtime.connection import CONNECT_TIMEOUT_S, BrokerConnection
+from rorqual_runtime.connection import BrokerConnection
 from rorqual_runtime.context import (
     MessageContext,
     attach,
@@ -92,15 +92,17 @@ class Bus:
         version: str = "0.1.0",
         metadata: dict[str, str] | None = None,
         tracer: Tracer | None = None,
-        timeout_s: float = CONNECT_TIMEOUT_S,
+        timeout_s: float | None = None,
     ) -> Bus:
         """Connect as service `name`. It shows up in discovery once it serves something.
 
-        Raises: Unavailable when no broker answers within `timeout_s`.
+        Raises: Unavailable when no broker answers within `timeout_s` (default: from the settings).
         """
         instance_id = instance_id or settings.instance_id or f"{name}-{secrets.token_hex(4)}"
         connection = BrokerConnection(instance_id)
-        await connection.open(settings.nats_servers, timeout_s=timeout_s)
+        await connection.open(
+            settings.nats_servers, timeout_s=timeout_s or settings.connect_timeout_s
+        )
         return cls(
             connection,
             name,

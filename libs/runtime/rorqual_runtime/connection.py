@@ -16,7 +16,6 @@ from nats.aio.subscription import Subscription
 from rorqual_runtime.errors import DeadlineExceeded, RequestTooLarge, Unavailable
 from rorqual_runtime.logs import get_logger
 
-CONNECT_TIMEOUT_S = 30.0
 PUBLISH_TIMEOUT_S = 2.0
 RECONNECT_WAIT_S = 0.1
 PING_INTERVAL_S = 5
@@ -91,7 +90,7 @@ class BrokerConnection:
     def is_connected(self) -> bool:
         return self.client.is_connected
 
-    async def open(self, servers: list[str], *, timeout_s: float = CONNECT_TIMEOUT_S) -> None:
+    async def open(self, servers: list[str], *, timeout_s: float) -> None:
         """Raises: Unavailable when no server answered within `timeout_s`."""
         try:
             async with asyncio.timeout(timeout_s):

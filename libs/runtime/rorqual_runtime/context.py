@@ -53,6 +53,11 @@ def inherit_deadline(deadline_unix_s: float | None) -> Iterator[None]:
         _deadline_unix_s.reset(token)
 
 
+def forget_deadline() -> None:
+    """From here on, in this task or context, no deadline is inherited."""
+    _deadline_unix_s.set(None)
+
+
 def effective_deadline_unix_s(timeout_s: float) -> float:
     """Own timeout or the inherited deadline, whichever comes first.
 

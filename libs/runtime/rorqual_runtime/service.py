@@ -26,7 +26,7 @@ from rorqual_proto.v1 import load_pb2
 from rorqual_runtime import subjects
 from rorqual_runtime.bus import Bus, MessageContext
 from rorqual_runtime.clock import Clock, WallClock
-from rorqual_runtime.context import inherit_deadline
+from rorqual_runtime.context import forget_deadline
 from rorqual_runtime.errors import ServingError
 from rorqual_runtime.logs import configure_logging, get_logger
 from rorqual_runtime.settings import RuntimeSettings, describe_settings_error
@@ -34,8 +34,7 @@ from rorqual_runtime.telemetry import Telemetry, open_telemetry
 from rorqual_runtime.tensors import TensorPlane
 
 CLOSE_GRACE_S = 3.0
-FORCED_EXIT_S = 0.5
-EXIT_WATCHDOG_S = 5.0
+EXIT_WATCHDOG_S = 2.0
 LOAD_ENDPOINT = "shutdown"
 
 log = get_logger(__name__)
@@ -92,7 +91,7 @@ class ServiceContext:
         """Run in the background. An exception it does not handle is logged and stops the service
         with exit code 1. It inherits trace and request id, not the deadline of the request."""
         context = contextvars.copy_context()
-        context.run(_forget_deadline)
+        context.run(forget_deadline)
         task = asyncio.get_running_loop().create_task(coro, context=context)
         self._tasks.add(task)
         task.add_done_callback(self._on_task_done)
@@ -148,10 +147,6 @@ class ServiceContext:
         log.error("a background task failed", exc_info=error)
         self.failure = self.failure or error
         self.request_stop("a background task failed")
-
-
-def _forget_deadline() -> None:
-    inherit_deadline(None).__enter__()
 
 
 @asynccontextmanager
@@ -293,22 +288,25 @@ def _cancel(task: asyncio.Task[Any]) -> None:
 
 def run(main: Coroutine[Any, Any, None]) -> None:
     """Run a service's `main()` on uvloop and exit; a failed start is one line on stderr, code 1."""
-    code = 0
     runner = asyncio.Runner(loop_factory=uvloop.new_event_loop)
+    code = _exit_code(runner, main)
+    _exit_later(code)
+    runner.close()
+    sys.exit(code)
+
+
+def _exit_code(runner: asyncio.Runner, main: Coroutine[Any, Any, None]) -> int:
     try:
         runner.run(main)
     except ServingError as error:
-        code = _say(error.message)
+        return _say(error.message)
     except ValidationError as error:
-        code = _say(describe_settings_error(error))
+        return _say(describe_settings_error(error))
     except (asyncio.CancelledError, KeyboardInterrupt):
-        code = 130
+        return 128 + signal.SIGTERM
     except SystemExit as exit_:
-        code = exit_.code if isinstance(exit_.code, int) else 1
-    finally:
-        _exit_later(code)
-    runner.close()
-    sys.exit(code)
+        return exit_.code if isinstance(exit_.code, int) else 1
+    return 0
 
 
 def _say(message: str) -> int:
@@ -318,6 +316,6 @@ def _say(message: str) -> int:
 
 def _exit_later(code: int) -> None:
     """A worker thread that never ends must not keep the process."""
-    watchdog = threading.Timer(EXIT_WATCHDOG_S, os._exit, (code or 1,))
+    watchdog = threading.Timer(EXIT_WATCHDOG_S, os._exit, (code,))
     watchdog.daemon = True
     watchdog.start()
