@@ -1,0 +1,94 @@
+"""A Redis that may be away: every call is bounded, and a dead server is not waited for twice."""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+from redis.asyncio import BlockingConnectionPool, Redis
+from redis.backoff import NoBackoff
+from redis.exceptions import RedisError
+from redis.retry import Retry
+from rorqual_runtime.telemetry import get_logger
+
+log: logging.Logger = get_logger(__name__)
+
+T = TypeVar("T")
+
+
+class StoreAway(Exception):
+    """Redis did not answer in time, or did not lately: the caller goes on without it."""
+
+
+class RedisLink:
+    """One pool of connections with a circuit: open after a failure, closed by a good ping."""
+
+    def __init__(
+        self, url: str, *, timeout_s: float, probe_interval_s: float, max_connections: int
+    ) -> None:
+        self._timeout_s = timeout_s
+        self._probe_interval_s = probe_interval_s
+        self._pool = BlockingConnectionPool.from_url(
+            url,
+            max_connections=max_connections,
+            timeout=timeout_s,
+            socket_connect_timeout=timeout_s,
+            retry=Retry(NoBackoff(), 0),
+        )
+        self._redis: Redis = Redis(connection_pool=self._pool)
+        self._broken = asyncio.Event()
+        self._broken.set()
+
+    @property
+    def is_up(self) -> bool:
+        """False from a failed call until Redis has answered a ping."""
+        return not self._broken.is_set()
+
+    async def call(
+        self, operation: Callable[[Redis], Awaitable[T]], *, timeout_s: float | None = None
+    ) -> T:
+        """The operation's result. Raises: StoreAway, at once while Redis is known to be away."""
+        if not self.is_up:
+            raise StoreAway("redis is away")
+        return await self._try(operation, timeout_s or self._timeout_s)
+
+    async def connect(self) -> bool:
+        """One try to reach Redis; whether it is up now."""
+        try:
+            await self._try(_ping, self._timeout_s * 5)
+        except StoreAway:
+            return False
+        self._broken.clear()
+        return True
+
+    async def keep_up(self, on_return: Callable[[], Awaitable[None]]) -> None:
+        """For ever: whenever Redis is away, knock until it is back, then call `on_return`."""
+        while True:
+            await self._broken.wait()
+            if await self.connect():
+                log.info("redis is up")
+                await on_return()
+            else:
+                await asyncio.sleep(self._probe_interval_s)
+
+    async def aclose(self) -> None:
+        await self._pool.disconnect()
+
+    async def _try(self, operation: Callable[[Redis], Awaitable[T]], timeout_s: float) -> T:
+        try:
+            async with asyncio.timeout(timeout_s):
+                return await operation(self._redis)
+        except (RedisError, OSError, TimeoutError) as error:
+            await self._break(error)
+            raise StoreAway(f"redis: {type(error).__name__}") from error
+
+    async def _break(self, error: Exception) -> None:
+        if self.is_up:
+            log.warning("redis is away", extra={"reason": type(error).__name__})
+        self._broken.set()
+        # Idle connections are as dead as the one that failed.
+        await self._pool.disconnect(inuse_connections=False)
+
+
+async def _ping(redis: Redis) -> None:
+    await redis.execute_command("PING")  # type: ignore[no-untyped-call]
