@@ -1,0 +1,165 @@
+"""A tensor plane in a process of its own, driven by JSON lines on its standard streams."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import contextlib
+import json
+import os
+import random
+import signal
+import sys
+from collections.abc import AsyncIterator
+from typing import Any, Self
+
+import numpy as np
+from rorqual_proto.v1 import tensor_pb2
+from rorqual_runtime.settings import RuntimeSettings
+from rorqual_runtime.tensors import TensorPlane
+
+REPLY_TIMEOUT_S = 30.0
+HOST_ID = "test-host"
+
+
+def content(seed: int, size: int) -> np.ndarray:
+    """The same bytes in every process: size bytes that depend on the seed."""
+    return np.random.default_rng(seed).integers(0, 256, size, dtype=np.uint8)
+
+
+def open_plane(
+    name: str,
+    *,
+    host_id: str = HOST_ID,
+    incarnation: int = 1,
+    shm_bytes: int = 32 << 20,
+    **more: Any,
+):
+    settings = RuntimeSettings(shm_bytes=shm_bytes)
+    return TensorPlane.open(settings, name, incarnation, host_id, **more)
+
+
+class TensorProcess:
+    """The test's end of an owner process."""
+
+    def __init__(self, process: asyncio.subprocess.Process) -> None:
+        self._process = process
+
+    @classmethod
+    @contextlib.asynccontextmanager
+    async def started(
+        cls, name: str = "owner", *, incarnation: int = 1, shm_bytes: int = 32 << 20
+    ) -> AsyncIterator[Self]:
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", "tests.support.tensor_process",
+            name, str(incarnation), str(shm_bytes),
+            stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, limit=1 << 20,
+        )  # fmt: skip
+        owner = cls(process)
+        try:
+            await owner._reply()
+            yield owner
+        finally:
+            await owner.end()
+
+    async def call(self, op: str, **arguments: Any) -> dict[str, Any]:
+        assert self._process.stdin is not None
+        self._process.stdin.write(json.dumps({"op": op, **arguments}).encode() + b"\n")
+        await self._process.stdin.drain()
+        return await self._reply()
+
+    async def publish(self, size: int, seed: int = 0, **arguments: Any) -> tensor_pb2.TensorTicket:
+        return ticket_from_text(
+            (await self.call("publish", size=size, seed=seed, **arguments))["ticket"]
+        )
+
+    async def tagged_tickets(
+        self, count: int, seed: int, pause_s: float
+    ) -> AsyncIterator[tuple[tensor_pb2.TensorTicket, int]]:
+        """Tickets of a churning arena, each with the byte its payload is full of."""
+        line = await self.call("churn", count=count, seed=seed, pause_s=pause_s)
+        while "ticket" in line:
+            yield ticket_from_text(line["ticket"]), line["tag"]
+            line = await self._reply()
+
+    def signal(self, number: signal.Signals) -> None:
+        self._process.send_signal(number)
+
+    async def kill(self) -> None:
+        self._process.kill()
+        await self._process.wait()
+
+    async def end(self) -> None:
+        """Let it close in good order; kill it when it does not."""
+        if self._process.returncode is not None:
+            return
+        assert self._process.stdin is not None
+        self._process.send_signal(signal.SIGCONT)
+        self._process.stdin.close()
+        try:
+            await asyncio.wait_for(self._process.wait(), 10)
+        except TimeoutError:
+            await self.kill()
+            raise
+
+    async def _reply(self) -> dict[str, Any]:
+        assert self._process.stdout is not None
+        line = await asyncio.wait_for(self._process.stdout.readline(), REPLY_TIMEOUT_S)
+        assert line, "the owner process has ended"
+        return json.loads(line)
+
+
+def ticket_from_text(text: str) -> tensor_pb2.TensorTicket:
+    return tensor_pb2.TensorTicket.FromString(base64.b64decode(text))
+
+
+def _text(ticket: tensor_pb2.TensorTicket) -> str:
+    return base64.b64encode(ticket.SerializeToString()).decode()
+
+
+def _say(**reply: Any) -> None:
+    print(json.dumps(reply), flush=True)
+
+
+async def _churn(plane: TensorPlane, count: int, seed: int, pause_s: float) -> None:
+    """Publish and free in random order, always near a full arena, and tell of every ticket."""
+    dice = random.Random(seed)
+    held: list[tensor_pb2.TensorTicket] = []
+    for number in range(count):
+        size = dice.choice((1, 100, 4096, 70_000, 300_000, 1_500_000))
+        while plane.num_held_bytes + size > 6 << 20:
+            plane.release(held.pop(dice.randrange(len(held))))
+        tag = number % 251
+        held.append(await plane.publish(np.full(size, tag, np.uint8)))
+        _say(ticket=_text(held[-1]), tag=tag)
+        await asyncio.sleep(pause_s)
+    for ticket in held:
+        plane.release(ticket)
+    _say(done=True)
+
+
+async def _serve(plane: TensorPlane, request: dict[str, Any]) -> None:
+    op = request.pop("op")
+    if op == "publish":
+        data = content(request.pop("seed"), request.pop("size"))
+        _say(ticket=_text(await plane.publish(data, **request)))
+    elif op == "release":
+        _say(released=plane.release(ticket_from_text(request["ticket"])))
+    elif op == "state":
+        _say(held=plane.num_held, held_bytes=plane.num_held_bytes, reading=plane.num_reading)
+    elif op == "churn":
+        await _churn(plane, **request)
+
+
+async def _main(name: str, incarnation: int, shm_bytes: int) -> None:
+    loop = asyncio.get_running_loop()
+    lines = asyncio.StreamReader(limit=1 << 20)
+    await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(lines), sys.stdin)
+    async with await open_plane(name, incarnation=incarnation, shm_bytes=shm_bytes) as plane:
+        _say(ready=True, pid=os.getpid())
+        while line := await lines.readline():
+            await _serve(plane, json.loads(line))
+
+
+if __name__ == "__main__":
+    asyncio.run(_main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3])))
