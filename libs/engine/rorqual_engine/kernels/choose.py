@@ -1,5 +1,7 @@
 """Drawing one token of one row: top-k, top-p, min-p and the inverse of the distribution."""
 
+# mypy: ignore-errors
+
 from __future__ import annotations
 
 import numpy as np
@@ -11,7 +13,7 @@ NUM_BINS = 4096
 
 
 @njit(cache=True, nogil=True)
-def choose_token(scaled, weights, top_k, top_p, min_p, uniform):  # type: ignore[no-untyped-def]
+def choose_token(scaled, weights, top_k, top_p, min_p, uniform):
     """The token that `uniform` names in the cut distribution.
 
     scaled: float32 [vocab], logits over temperature minus their maximum, so the largest is 0
@@ -36,12 +38,12 @@ def choose_token(scaled, weights, top_k, top_p, min_p, uniform):  # type: ignore
 
 
 @njit(cache=True, nogil=True, inline="always")
-def _is_kept(value, token, cut_value, cut_id):  # type: ignore[no-untyped-def]
+def _is_kept(value, token, cut_value, cut_id):
     return value > cut_value or (value == cut_value and token <= cut_id)
 
 
 @njit(cache=True, nogil=True)
-def _cut(scaled, weights, top_k, top_p):  # type: ignore[no-untyped-def]
+def _cut(scaled, weights, top_k, top_p):
     """The last token (its value and id) that top-k and top-p keep."""
     keep_all = (np.float32(-np.inf), len(scaled))
     if top_k <= 0 and top_p >= 1.0:
@@ -65,12 +67,12 @@ def _cut(scaled, weights, top_k, top_p):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True, inline="always")
-def _bin(value):  # type: ignore[no-untyped-def]
+def _bin(value):
     return min(NUM_BINS - 1, int(-value * BINS_PER_UNIT))
 
 
 @njit(cache=True, nogil=True)
-def _cut_in_bins(scaled, weights, counts, masses, max_count, max_mass):  # type: ignore[no-untyped-def]
+def _cut_in_bins(scaled, weights, counts, masses, max_count, max_mass):
     """Walks down in order until max_count tokens or max_mass are reached.
 
     Returns the last token walked over and the mass up to and including it.

@@ -12,6 +12,7 @@ from torch.nn import functional
 
 from rorqual_engine.batch import SequenceChunk, lay_out
 from rorqual_engine.errors import BadChunk, CorruptModel, UnsupportedModel
+from rorqual_engine.kernels.ops import KernelOps, supports
 from rorqual_engine.kv import LAYOUT_VERSION, PagedKvCache, uniform_layout
 from rorqual_engine.models.base import CausalModel
 from rorqual_engine.models.weights import Weights
@@ -69,17 +70,23 @@ class LlamaConfig:
 
 @dataclass(frozen=True)
 class Linear:
-    """A matrix product whose rows do not depend on each other."""
+    """A matrix product whose rows do not depend on each other.
+
+    One row alone runs as two equal rows: oneDNN sums a single row in another order
+    (seen for 1536 inputs: about one row in ten differed in a bit).
+    """
 
     weight: torch.Tensor
     bias: torch.Tensor | None = None
 
     def __call__(self, rows: torch.Tensor) -> torch.Tensor:
         """rows: [T, in] -> [T, out]"""
+        if len(rows) == 1:
+            return functional.linear(rows.expand(2, -1), self.weight, self.bias)[:1]
         if len(rows) <= LINEAR_ROWS:
             return functional.linear(rows, self.weight, self.bias)
-        parts = rows.split(LINEAR_ROWS)
-        return torch.cat([functional.linear(part, self.weight, self.bias) for part in parts])
+        parts = [rows[at : at + LINEAR_ROWS] for at in range(0, len(rows), LINEAR_ROWS)]
+        return torch.cat([self(part) for part in parts])
 
 
 @dataclass(frozen=True)
@@ -141,7 +148,7 @@ class LlamaModel(CausalModel):
         tied = self.config.tied_head or "lm_head.weight" not in weights
         self._head = Linear(self._embedding if tied else weights.get("lm_head.weight"))
         rope = build_table(self.config.rope, self.max_context_tokens, dtype, device)
-        self._ops = choose_ops(shape, rope, self.config.eps, device, dtype)
+        self._ops = _choose_ops(self.config, rope, device, dtype)
 
     @torch.inference_mode()
     def forward(self, chunks: Sequence[SequenceChunk], cache: PagedKvCache) -> torch.Tensor:
@@ -164,6 +171,8 @@ class LlamaModel(CausalModel):
             normed = step.add_norm(hidden, delta, layer.mlp_norm)
             delta = layer.down(step.gate(layer.gate_up(normed)))
         assert delta is not None
+        if not len(batch.logits_rows):
+            return hidden.new_empty((0, self.vocab_size), dtype=torch.float32)
         wanted = torch.from_numpy(batch.logits_rows).to(self.device)
         last = step.add_norm(hidden[wanted], delta[wanted], self._norm)
         return self._head(last).float()
@@ -180,15 +189,14 @@ class LlamaModel(CausalModel):
             yield self._head.weight
 
 
-def choose_ops(
-    shape: AttentionShape,
-    rope: RopeTable,
-    eps: float,
-    device: torch.device,
-    dtype: torch.dtype,
+def _choose_ops(
+    config: LlamaConfig, rope: RopeTable, device: torch.device, dtype: torch.dtype
 ) -> LayerOps:
-    """The implementation that fits device, dtype and sizes."""
-    return TorchOps(shape, rope, eps)
+    """The compiled kernels where they fit device, dtype and sizes, else plain torch."""
+    is_cpu_bf16 = device.type == "cpu" and dtype == torch.bfloat16
+    if is_cpu_bf16 and supports(config.shape, config.hidden, config.inner):
+        return KernelOps(config.shape, rope, config.eps)
+    return TorchOps(config.shape, rope, config.eps)
 
 
 def _fingerprint(content_id: str, dtype: torch.dtype) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -16,13 +17,13 @@ class Weights:
     def __init__(self, model_dir: Path, device: torch.device, dtype: torch.dtype) -> None:
         """Raises: ModelNotFound, CorruptModel."""
         self.model_dir, self._device, self._dtype = model_dir, device, dtype
-        self._files = {}
+        self._files: dict[str, Any] = {}
         paths = sorted(model_dir.glob("*.safetensors"))
         if not paths:
             raise ModelNotFound(model_dir, "no *.safetensors file")
         for path in paths:
             try:
-                file = safe_open(path, framework="pt", device="cpu")
+                file: Any = safe_open(path, framework="pt", device="cpu")
             except SafetensorError as err:
                 raise CorruptModel(path, str(err)) from err
             self._files.update(dict.fromkeys(file.keys(), file))
@@ -34,7 +35,7 @@ class Weights:
         """One tensor on the device, in the dtype asked for. Raises: CorruptModel."""
         if name not in self._files:
             raise CorruptModel(self.model_dir, f"tensor {name} is missing")
-        tensor = self._files[name].get_tensor(name)
+        tensor: torch.Tensor = self._files[name].get_tensor(name)
         return tensor.to(device=self._device, dtype=self._dtype, copy=True).contiguous()
 
     def stacked(self, names: list[str]) -> torch.Tensor:

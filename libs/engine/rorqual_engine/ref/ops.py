@@ -102,7 +102,7 @@ class TorchStep:
         shape = self._ops.shape
         query, key, value = (
             part.unflatten(-1, (-1, shape.head_dim))
-            for part in qkv.split((shape.q_dim, shape.kv_dim, shape.kv_dim), dim=-1)
+            for part in torch.split(qkv, [shape.q_dim, shape.kv_dim, shape.kv_dim], dim=-1)
         )
         query = rotate(query, self._cos, self._sin)
         key = rotate(key, self._cos, self._sin)

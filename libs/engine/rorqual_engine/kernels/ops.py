@@ -1,0 +1,131 @@
+"""The layer steps on compiled kernels: CPU, bf16, every row's bits fixed."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import numpy as np
+import torch
+
+from rorqual_engine.batch import Batch, Int32Array
+from rorqual_engine.kernels import attention, rows
+from rorqual_engine.kernels.parallel import KernelCall
+from rorqual_engine.kernels.simd import LANES
+from rorqual_engine.kv import PAGE_TOKENS, PagedKvCache
+from rorqual_engine.ops import AttentionShape
+from rorqual_engine.rope import RopeTable
+
+ITEM_ROWS = 32
+"""Rows of a chunk in one attention work item."""
+SERIAL_ROWS = 8
+"""Row kernels over fewer rows are not worth waking a second thread."""
+
+
+def supports(shape: AttentionShape, hidden: int, inner: int) -> bool:
+    """Whether these sizes fit whole vectors."""
+    return not (shape.head_dim % (2 * LANES) or hidden % LANES or inner % LANES)
+
+
+class KernelOps:
+    """LayerOps on compiled kernels."""
+
+    def __init__(self, shape: AttentionShape, rope: RopeTable, eps: float) -> None:
+        self.shape, self.rope, self.eps = shape, rope, eps
+        self.add_norm, self.gate, self.attend, self.write = _compiled()
+
+    def begin(self, batch: Batch, cache: PagedKvCache) -> KernelStep:
+        return KernelStep(self, batch, cache)
+
+
+class KernelStep:
+    """StepOps on compiled kernels. Tensors are contiguous bf16."""
+
+    def __init__(self, ops: KernelOps, batch: Batch, cache: PagedKvCache) -> None:
+        self._ops, self._batch, self._cache = ops, batch, cache
+        self._num_threads = torch.get_num_threads()
+        self._norm_args = np.zeros(rows.NUM_SLOTS, dtype=np.int64)
+        self._norm_args[rows.EPS_BITS] = round(ops.eps * 2.0**60)
+        self._gate_args = np.zeros(rows.NUM_SLOTS, dtype=np.int64)
+        self._items = _work_items(batch, ops.shape.num_kv_heads)
+        self._attention_args = self._fill_attention_args()
+        longest = int(np.diff(batch.row_starts).max())
+        self._is_one_phase = longest <= ITEM_ROWS
+
+    def add_norm(
+        self, hidden: torch.Tensor, delta: torch.Tensor | None, weight: torch.Tensor
+    ) -> torch.Tensor:
+        target = torch.empty_like(hidden)
+        args = self._norm_args
+        args[rows.SOURCE] = hidden.data_ptr()
+        args[rows.DELTA] = 0 if delta is None else delta.data_ptr()
+        args[rows.WEIGHT] = weight.data_ptr()
+        self._run_rows(self._ops.add_norm, args, target)
+        return target
+
+    def gate(self, gate_up: torch.Tensor) -> torch.Tensor:
+        target = gate_up.new_empty((gate_up.shape[0], gate_up.shape[1] // 2))
+        self._gate_args[rows.SOURCE] = gate_up.data_ptr()
+        self._run_rows(self._ops.gate, self._gate_args, target)
+        return target
+
+    def attend(self, layer: int, qkv: torch.Tensor) -> torch.Tensor:
+        target = qkv.new_empty((qkv.shape[0], self._ops.shape.q_dim))
+        args = self._attention_args
+        args[attention.QKV] = qkv.data_ptr()
+        args[attention.TARGET] = target.data_ptr()
+        args[attention.LAYER_BYTES_BEFORE] = layer * 4 * self._ops.shape.kv_dim * PAGE_TOKENS
+        args[attention.WRITES_FIRST] = self._is_one_phase
+        if not self._is_one_phase:
+            args[attention.NEXT] = 0
+            self._ops.write(args.ctypes.data, self._num_threads)
+        args[attention.NEXT] = 0
+        self._ops.attend(args.ctypes.data, self._num_threads)
+        return target
+
+    def _run_rows(self, kernel: KernelCall, args: np.ndarray, target: torch.Tensor) -> None:
+        num_rows, width = target.shape
+        threads = 1 if num_rows < SERIAL_ROWS else self._num_threads
+        args[rows.NEXT], args[rows.NUM_ROWS], args[rows.WIDTH] = 0, num_rows, width
+        args[rows.STEP] = max(1, num_rows // (4 * threads))
+        args[rows.TARGET] = target.data_ptr()
+        kernel(args.ctypes.data, threads)
+
+    def _fill_attention_args(self) -> np.ndarray:
+        ops, batch, cache = self._ops, self._batch, self._cache
+        args = np.zeros(attention.NUM_SLOTS, dtype=np.int64)
+        args[attention.NUM_ITEMS] = len(self._items)
+        args[attention.ITEMS] = self._items.ctypes.data
+        args[attention.NUM_HEADS] = ops.shape.num_heads
+        args[attention.NUM_KV_HEADS] = ops.shape.num_kv_heads
+        args[attention.HEAD_DIM] = ops.shape.head_dim
+        args[attention.COS] = ops.rope.cos.data_ptr()
+        args[attention.SIN] = ops.rope.sin.data_ptr()
+        args[attention.POOL] = cache.pages.data_ptr()
+        args[attention.PAGE_BYTES] = cache.layout.page_bytes
+        args[attention.ROW_STARTS] = batch.row_starts.ctypes.data
+        args[attention.STARTS] = batch.starts.ctypes.data
+        args[attention.PAGE_STARTS] = batch.page_starts.ctypes.data
+        args[attention.PAGES] = batch.pages.ctypes.data
+        return args
+
+
+def _work_items(batch: Batch, num_kv_heads: int) -> Int32Array:
+    """int32 [items, 4], longest contexts first so that threads finish together."""
+    items = [
+        (-(int(batch.starts[chunk]) + first), chunk, head, first, min(ITEM_ROWS, length - first))
+        for chunk, length in enumerate(np.diff(batch.row_starts).tolist())
+        for first in range(0, length, ITEM_ROWS)
+        for head in range(num_kv_heads)
+    ]
+    items.sort()
+    return np.array([item[1:] for item in items], dtype=np.int32)
+
+
+@cache
+def _compiled() -> tuple[KernelCall, KernelCall, KernelCall, KernelCall]:
+    return (
+        KernelCall(rows.add_norm_rows),
+        KernelCall(rows.gate_rows),
+        KernelCall(attention.attend_items),
+        KernelCall(attention.write_items),
+    )
