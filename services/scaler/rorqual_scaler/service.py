@@ -1,0 +1,153 @@
+"""The scaler's loop: observe, decide, carry out, tell."""
+
+import asyncio
+from dataclasses import asdict
+
+from rorqual_policy import (
+    ScalingParams,
+    ScalingState,
+    ServiceBounds,
+    Target,
+    desired_counts,
+)
+from rorqual_runtime import subjects
+from rorqual_runtime.bus import MessageContext
+from rorqual_runtime.errors import ServingError, Unavailable
+from rorqual_runtime.service import ServiceContext
+from rorqual_runtime.telemetry import get_logger
+
+from rorqual_scaler.convert import (
+    GetDecisionRequest,
+    LoadReport,
+    ScaleDecision,
+    decision_to_wire,
+    report_from_wire,
+    router_counters_from_wire,
+)
+from rorqual_scaler.drivers import Driver
+from rorqual_scaler.observer import FleetObserver
+from rorqual_scaler.settings import ScalerSettings
+
+SERVICES = ("prefill", "decode")
+
+log = get_logger(__name__)
+
+
+class ScalerService:
+    """Decides instance counts of prefill and decode, and has the driver follow."""
+
+    def __init__(self, ctx: ServiceContext, driver: Driver, settings: ScalerSettings) -> None:
+        self._ctx = ctx
+        self._driver = driver
+        self._settings = settings
+        self._params = _params(settings)
+        self._state = ScalingState()
+        self._seq = 0
+        self._loop: asyncio.Task[None] | None = None
+        self.decision: ScaleDecision | None = None
+        self.observer = FleetObserver(
+            ctx.clock, window_s=settings.window_s, silent_s=settings.silent_s
+        )
+
+    async def start(self) -> None:
+        """Listen for one interval, then decide for ever."""
+        bus = self._ctx.bus
+        await bus.subscribe(subjects.all_loads(), LoadReport, self.on_load)
+        await bus.serve(
+            subjects.scaler_get_decision(),
+            GetDecisionRequest,
+            ScaleDecision,
+            self.on_get_decision,
+            name="get_decision",
+        )
+        self._ctx.report_load(lambda _report: None)
+        self._loop = self._ctx.track(self._decide_forever())
+        self._ctx.mark_ready()
+
+    async def drain(self, timeout_s: float) -> None:
+        """No decisions any more, and nothing left of what was started here."""
+        if self._loop is not None:
+            self._loop.cancel()
+            await asyncio.wait([self._loop])
+        await self._driver.close(timeout_s)
+
+    async def on_load(self, report: LoadReport, _context: MessageContext) -> None:
+        self.observer.on_report(report_from_wire(report), router_counters_from_wire(report))
+        if report.service in SERVICES:
+            self._driver.note_reporting(report.service, report.instance_id)
+
+    async def on_get_decision(
+        self, _request: GetDecisionRequest, _context: MessageContext
+    ) -> ScaleDecision:
+        """The last decision. Raises: Unavailable before the first."""
+        if self.decision is None:
+            raise Unavailable("the scaler has not decided yet")
+        return self.decision
+
+    async def decide(self) -> ScaleDecision:
+        """One decision from the present view, carried out and published."""
+        self._driver.stop_overdue()
+        demand = self.observer.demand(self._driver.own)
+        state, decision = desired_counts(self._state, demand, self._params)
+        log.debug(
+            "decision",
+            extra={
+                "kind": "scaling",
+                "input": [asdict(self._state), asdict(demand), asdict(self._params)],
+                "decision": asdict(decision),
+            },
+        )
+        self._state = state
+        self._seq += 1
+        self.decision = decision_to_wire(
+            decision,
+            incarnation=self._ctx.incarnation,
+            seq=self._seq,
+            decided_unix_s=self._ctx.clock.now_unix_s(),
+        )
+        await self._carry_out("prefill", decision.prefill)
+        await self._carry_out("decode", decision.decode)
+        await self._publish(self.decision)
+        return self.decision
+
+    async def _decide_forever(self) -> None:
+        while True:
+            await self._ctx.clock.sleep(self._settings.interval_s)
+            await self.decide()
+
+    async def _carry_out(self, service: str, target: Target) -> None:
+        changed = []
+        for _ in range(target.num_change):
+            changed.append(await self._driver.start(service))
+        for _ in range(-target.num_change):
+            changed.append(self._driver.stop_one(service))
+        if any(changed):
+            log.info(
+                "scaling",
+                extra={
+                    "scaled_service": service,
+                    "num_change": target.num_change,
+                    "num_desired": target.num_desired,
+                    "reason": target.reason,
+                },
+            )
+
+    async def _publish(self, decision: ScaleDecision) -> None:
+        try:
+            await self._ctx.bus.publish(subjects.scaler_decisions(), decision)
+        except ServingError as error:
+            log.debug("decision not published", extra={"reason": error.message})
+
+
+def _params(settings: ScalerSettings) -> ScalingParams:
+    return ScalingParams(
+        prefill=ServiceBounds(settings.min_prefill, settings.max_prefill),
+        decode=ServiceBounds(settings.min_decode, settings.max_decode),
+        up_utilisation=settings.up_utilisation,
+        down_utilisation=settings.down_utilisation,
+        up_after_s=settings.up_after_s,
+        down_after_s=settings.down_after_s,
+        missing_after_s=settings.missing_after_s,
+        backlog_clear_s=settings.backlog_clear_s,
+        default_prefill_tokens_per_s=settings.default_prefill_tokens_per_s,
+    )
