@@ -1,0 +1,193 @@
+"""Taking a prompt over: pages, tickets, grammar and the first token."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+from rorqual_engine.errors import GrammarMismatch, NoPages
+from rorqual_engine.grammar import GrammarState
+from rorqual_engine.kv import PagedKvCache, PageLease
+from rorqual_engine.models.base import CausalModel
+from rorqual_policy.blocks import BLOCK_TOKENS, block_keys, root_key
+from rorqual_runtime.errors import (
+    ContextTooLong,
+    Corrupt,
+    NoCapacity,
+    StaleTicket,
+    Unsupported,
+)
+from rorqual_runtime.payload import get_payload
+from rorqual_runtime.tensors import TensorPlane
+
+from rorqual_decode.block_chain import BlockChain
+from rorqual_decode.convert import HandoverOffer, tokens_from_wire
+from rorqual_decode.generation import Emission
+from rorqual_decode.page_fetch import PageFetcher, prompt_first_order
+from rorqual_decode.page_hold import PageHold
+from rorqual_decode.running import Running
+from rorqual_decode.sampling import choose_tokens
+from rorqual_decode.stopping import StopRule, make_stop_rule
+
+T = TypeVar("T")
+
+ReadGrammar = Callable[[bytes], GrammarState]
+Recompile = Callable[[HandoverOffer], Awaitable[Any]]
+"""Asks for a fresh ticket of an offer's grammar."""
+
+
+@dataclass(frozen=True, slots=True)
+class Admitted:
+    """A sequence that has its first token, and what of its prompt is worth storing."""
+
+    sequence: Running
+    first: Emission
+    prompt_blocks: list[tuple[bytes, int]]
+    """Key and page of the full prompt blocks that are not stored yet."""
+
+
+class Admitter:
+    """Turns offers into running sequences, or refuses them and keeps nothing.
+
+    Pages for the whole answer are reserved up front, so no sequence is ever preempted.
+    """
+
+    def __init__(
+        self,
+        model: CausalModel,
+        cache: PagedKvCache,
+        tensors: TensorPlane,
+        *,
+        read_grammar: ReadGrammar,
+        recompile: Recompile,
+    ) -> None:
+        self._model = model
+        self._cache = cache
+        self._tensors = tensors
+        self._fetcher = PageFetcher(tensors, cache)
+        self._read_grammar = read_grammar
+        self._recompile = recompile
+        self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="first-token")
+
+    def close(self) -> None:
+        """Stop the worker thread."""
+        self._executor.shutdown(wait=True, cancel_futures=True)
+
+    async def admit(self, offer: HandoverOffer, timeout_s: float) -> Admitted:
+        """Reserve, fetch, verify and sample the first token.
+
+        Raises: NoCapacity, Unsupported, ContextTooLong, StaleTicket, Corrupt, Unavailable,
+            DeadlineExceeded; nothing is held then.
+        """
+        self._check(offer)
+        hold, pages = self._reserve(offer)
+        try:
+            sequence, prompt_blocks = await self._prepare(offer, hold, pages, timeout_s)
+            logits = await self._tensors.fetch(offer.first_logits, timeout_s=timeout_s)
+            first = await self._first_token(sequence, logits)
+        except BaseException:
+            hold.release()
+            raise
+        return Admitted(sequence, first, prompt_blocks)
+
+    def _check(self, offer: HandoverOffer) -> None:
+        if offer.model_fingerprint != self._model.fingerprint:
+            raise Unsupported(
+                f"KV of model {offer.model_fingerprint} offered, this instance runs "
+                f"{self._model.fingerprint}"
+            )
+        if offer.spec.num_prompt_tokens > self._model.max_context_tokens:
+            raise ContextTooLong(offer.spec.num_prompt_tokens, self._model.max_context_tokens)
+
+    def _reserve(self, offer: HandoverOffer) -> tuple[PageHold, list[int]]:
+        num_pages = self.num_pages_for(offer)
+        try:
+            lease: PageLease = self._cache.allocate(num_pages)
+        except NoPages as err:
+            raise NoCapacity(f"{err.wanted} KV pages wanted, {err.free} free") from None
+        num_prompt_pages = self._cache.layout.num_pages(offer.spec.num_prompt_tokens)
+        return PageHold(lease), prompt_first_order(lease.pages, num_prompt_pages)
+
+    def num_pages_for(self, offer: HandoverOffer) -> int:
+        """Pages of prompt and longest answer; the last token's KV is never needed."""
+        stop = self._stop_rule(offer)
+        num_tokens = offer.spec.num_prompt_tokens + stop.max_output_tokens - 1
+        return self._cache.layout.num_pages(num_tokens)
+
+    def _stop_rule(self, offer: HandoverOffer) -> StopRule:
+        return make_stop_rule(
+            offer.spec.sampling,
+            eos_token_ids=self._model.eos_token_ids,
+            num_prompt_tokens=offer.spec.num_prompt_tokens,
+            max_context_tokens=self._model.max_context_tokens,
+        )
+
+    async def _prepare(
+        self, offer: HandoverOffer, hold: PageHold, pages: list[int], timeout_s: float
+    ) -> tuple[Running, list[tuple[bytes, int]]]:
+        """The sequence with its prompt's KV in place."""
+        spec = offer.spec
+        data = await get_payload(self._tensors, offer.prompt, keep=True, timeout_s=timeout_s)
+        token_ids = tokens_from_wire(data, spec.num_prompt_tokens)
+        keys = self._verified_keys(offer, token_ids)
+        grammar = await self._grammar(offer, timeout_s)
+        num_prompt_pages = self._cache.layout.num_pages(spec.num_prompt_tokens)
+        await self._fetcher.fetch(offer.kv_pages, pages[:num_prompt_pages], timeout_s=timeout_s)
+        root = root_key(fingerprint=self._model.fingerprint, namespace=spec.cache_namespace)
+        sequence = Running(
+            spec=spec,
+            pages=pages,
+            hold=hold,
+            stop=self._stop_rule(offer),
+            chain=BlockChain(
+                keys[-1] if keys else root, token_ids[len(keys) * BLOCK_TOKENS :].tolist()
+            ),
+            grammar=grammar,
+        )
+        fresh = range(min(offer.num_stored_blocks, len(keys)), len(keys))
+        return sequence, [(keys[i], pages[i]) for i in fresh]
+
+    def _verified_keys(self, offer: HandoverOffer, token_ids: np.ndarray) -> list[bytes]:
+        keys = block_keys(
+            token_ids,  # type: ignore[arg-type]
+            fingerprint=self._model.fingerprint,
+            namespace=offer.spec.cache_namespace,
+        )
+        if list(offer.block_keys) != keys:
+            raise Corrupt("the block keys that came with the prompt are not those of its tokens")
+        return keys
+
+    async def _grammar(self, offer: HandoverOffer, timeout_s: float) -> GrammarState | None:
+        if offer.compiled_grammar is None:
+            return None
+        try:
+            data = await self._tensors.fetch(offer.compiled_grammar, timeout_s=timeout_s)
+        except StaleTicket:
+            ticket = await self._recompile(offer)
+            data = await self._tensors.fetch(ticket, timeout_s=timeout_s)
+        try:
+            return await self._in_thread(self._read_grammar, data.tobytes())
+        except GrammarMismatch as err:
+            raise Unsupported(str(err)) from err
+
+    async def _first_token(self, sequence: Running, logits: np.ndarray) -> Emission:
+        if logits.nbytes != 4 * self._model.vocab_size:
+            raise Corrupt(
+                f"{logits.nbytes} bytes of logits came for {self._model.vocab_size} tokens"
+            )
+        return await self._in_thread(_sample_first, sequence, logits)
+
+    async def _in_thread(self, function: Callable[..., T], *args: Any) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._executor, function, *args)
+
+
+def _sample_first(sequence: Running, logits: np.ndarray) -> Emission:
+    with torch.inference_mode():
+        row = torch.from_numpy(logits.view(np.float32)).unsqueeze(0)
+        (emission,) = choose_tokens(row, [sequence])
+    return emission

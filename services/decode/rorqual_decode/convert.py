@@ -1,0 +1,231 @@
+"""Wire <-> domain: the only importer of generated messages in this service."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+import numpy as np
+from rorqual_proto.v1 import (
+    decode_pb2,
+    generation_pb2,
+    grammar_pb2,
+    kvmeta_pb2,
+    load_pb2,
+    router_pb2,
+)
+from rorqual_runtime.errors import Corrupt, InvalidRequest, error_to_wire
+
+from rorqual_decode.block_writer import StoredBlock
+from rorqual_decode.generation import (
+    GenerationKey,
+    GenerationSpec,
+    SamplingSpec,
+    TokenScores,
+)
+from rorqual_decode.publisher import Slice
+
+HandoverMessage = decode_pb2.HandoverRequest
+HandoverReplyMessage = decode_pb2.HandoverReply
+ResendMessage = decode_pb2.ResendRequest
+ResendReplyMessage = decode_pb2.ResendReply
+CancelMessage = router_pb2.CancelRequest
+CompileReplyMessage = grammar_pb2.CompileReply
+RegisterReplyMessage = kvmeta_pb2.RegisterBlocksReply
+
+STORE_NAME = "local"
+
+
+@dataclass(frozen=True, slots=True)
+class HandoverOffer:
+    """What prefill hands over. Fields of type Any are wire values, read by the tensor plane."""
+
+    spec: GenerationSpec
+    block_keys: tuple[bytes, ...]
+    num_stored_blocks: int
+    model_fingerprint: str
+    prompt: Any
+    kv_pages: Any
+    first_logits: Any
+    compiled_grammar: Any
+    """None without constraint."""
+    constraint: Any
+
+
+def offer_from_wire(wire: decode_pb2.HandoverRequest) -> HandoverOffer:
+    """Raises: InvalidRequest when the offer can't be a generation."""
+    generation = wire.generation
+    if not generation.request_id or not generation.reply.recipe_id:
+        raise InvalidRequest("a handover needs generation.request_id and reply.recipe_id")
+    if generation.num_prompt_tokens < 1:
+        raise InvalidRequest("a handover needs at least one prompt token")
+    return HandoverOffer(
+        spec=_spec_from_wire(wire),
+        block_keys=tuple(wire.block_keys),
+        num_stored_blocks=wire.num_stored_blocks,
+        model_fingerprint=wire.model_fingerprint,
+        prompt=generation.prompt,
+        kv_pages=wire.kv_pages,
+        first_logits=wire.first_logits,
+        compiled_grammar=wire.compiled_grammar if wire.HasField("compiled_grammar") else None,
+        constraint=generation.constraint if generation.HasField("constraint") else None,
+    )
+
+
+def _spec_from_wire(wire: decode_pb2.HandoverRequest) -> GenerationSpec:
+    generation = wire.generation
+    return GenerationSpec(
+        key=GenerationKey(generation.request_id, generation.choice_index),
+        model=generation.model,
+        recipe_id=generation.reply.recipe_id,
+        num_prompt_tokens=generation.num_prompt_tokens,
+        num_cached_tokens=wire.num_cached_tokens,
+        sampling=_sampling_from_wire(generation.sampling),
+        cache_namespace=generation.cache_namespace,
+        traffic_class=int(generation.traffic_class),
+        deadline_unix_s=generation.deadline_unix_s,
+        submitted_unix_s=wire.submitted_unix_s,
+    )
+
+
+def _sampling_from_wire(wire: generation_pb2.SamplingParams) -> SamplingSpec:
+    return SamplingSpec(
+        temperature=wire.temperature,
+        top_p=wire.top_p,
+        top_k=wire.top_k,
+        min_p=wire.min_p,
+        seed=wire.seed,
+        max_new_tokens=max(1, wire.max_new_tokens),
+        stop_token_ids=frozenset(wire.stop_token_ids),
+        ignore_eos=wire.ignore_eos,
+        num_logprobs=wire.top_logprobs if wire.logprobs else None,
+    )
+
+
+def accepted_to_wire(duplicate: bool) -> decode_pb2.HandoverReply:
+    """The prompt is ours now; prefill may let go."""
+    return decode_pb2.HandoverReply(accepted=decode_pb2.HandoverAccepted(duplicate=duplicate))
+
+
+def tokens_from_wire(data: bytes, num_prompt_tokens: int) -> np.ndarray:
+    """Prompt token ids, int32 [num_prompt_tokens]. Raises: Corrupt."""
+    if len(data) != 4 * num_prompt_tokens:
+        raise Corrupt(f"a prompt of {num_prompt_tokens} tokens came as {len(data)} bytes")
+    return np.frombuffer(data, dtype="<i4").astype(np.int32, copy=False)
+
+
+def batch_to_wire(
+    decode_id: str, incarnation: int, slices: Iterable[Slice]
+) -> decode_pb2.TokenBatch:
+    """One message for one recipe."""
+    return decode_pb2.TokenBatch(
+        decode_id=decode_id, incarnation=incarnation, deltas=[delta_to_wire(s) for s in slices]
+    )
+
+
+def delta_to_wire(piece: Slice) -> decode_pb2.TokenDelta:
+    """Tokens [start, end) of a stream; the finish with the last of them."""
+    stream, key = piece.stream, piece.stream.spec.key
+    delta = decode_pb2.TokenDelta(
+        request_id=key.request_id,
+        choice_index=key.choice_index,
+        seq=piece.start,
+        token_ids=stream.token_ids[piece.start : piece.end],
+    )
+    if stream.scores:
+        delta.logprobs.extend(
+            _scores_to_wire(scores) for scores in stream.scores[piece.start : piece.end]
+        )
+    if piece.start == 0 or piece.with_finish:
+        delta.num_prompt_tokens = stream.spec.num_prompt_tokens
+        delta.num_cached_tokens = stream.spec.num_cached_tokens
+    if piece.with_finish and stream.finish is not None:
+        delta.finish_reason = cast(Any, int(stream.finish))
+        if stream.error is not None:
+            delta.error.CopyFrom(error_to_wire(stream.error))
+    return delta
+
+
+def _scores_to_wire(scores: TokenScores) -> decode_pb2.TokenLogprobs:
+    return decode_pb2.TokenLogprobs(
+        token_id=scores.token_id,
+        logprob=scores.logprob,
+        top_ids=scores.top_ids,
+        top_logprobs=scores.top_logprobs,
+    )
+
+
+def key_of(wire: decode_pb2.ResendRequest) -> GenerationKey:
+    """Which stream the reader asks about."""
+    return GenerationKey(wire.request_id, wire.choice_index)
+
+
+def resend_to_wire(piece: Slice) -> decode_pb2.ResendReply:
+    """The missed part of a stream."""
+    return decode_pb2.ResendReply(delta=delta_to_wire(piece))
+
+
+def cancelled_from_wire(wire: router_pb2.CancelRequest) -> tuple[str, int | None]:
+    """Request id, and the one choice that ends or None for all of them."""
+    return wire.request_id, wire.choice_index if wire.HasField("choice_index") else None
+
+
+def compile_to_wire(spec: GenerationSpec, constraint: Any) -> grammar_pb2.CompileRequest:
+    """Ask for the compiled grammar again: the ticket that came has expired."""
+    return grammar_pb2.CompileRequest(
+        request_id=spec.key.request_id, model=spec.model, constraint=constraint
+    )
+
+
+def registration_to_wire(
+    fingerprint: str, blocks: Sequence[StoredBlock]
+) -> kvmeta_pb2.RegisterBlocksRequest:
+    """Blocks that can be read from the store from now on."""
+    return kvmeta_pb2.RegisterBlocksRequest(
+        model_fingerprint=fingerprint,
+        blocks=[
+            kvmeta_pb2.BlockRecord(
+                key=block.key,
+                size_bytes=block.num_bytes,
+                traffic_class=cast(Any, block.traffic_class),
+                store=STORE_NAME,
+            )
+            for block in blocks
+        ],
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class LoadFacts:
+    """What this instance reports a few times a second."""
+
+    num_active_requests: int
+    num_running: int
+    max_running: int
+    kv_tokens: int
+    step_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class EngineFacts:
+    """What the engine's model and cache add to that."""
+
+    num_used_pages: int
+    num_total_pages: int
+    model_fingerprint: str
+    max_context_tokens: int
+
+
+def fill_load(report: load_pb2.LoadReport, facts: LoadFacts, engine: EngineFacts) -> None:
+    """Put the facts into a load report."""
+    report.num_active_requests = facts.num_active_requests
+    report.num_used_pages = engine.num_used_pages
+    report.num_total_pages = engine.num_total_pages
+    report.model_fingerprint = engine.model_fingerprint
+    report.max_context_tokens = engine.max_context_tokens
+    report.decode.num_running = facts.num_running
+    report.decode.max_running = facts.max_running
+    report.decode.kv_tokens = facts.kv_tokens
+    report.decode.num_reserved_pages = engine.num_used_pages
+    report.decode.step_s = facts.step_s

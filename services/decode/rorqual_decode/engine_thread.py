@@ -1,0 +1,156 @@
+"""The engine thread: continuous batching over every running sequence."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+import torch
+from rorqual_engine.batch import SequenceChunk
+from rorqual_engine.kv import PagedKvCache
+from rorqual_runtime.errors import Internal
+
+from rorqual_decode.block_writer import BlockWriter
+from rorqual_decode.generation import Emission, FinishReason
+from rorqual_decode.running import Running
+from rorqual_decode.sampling import choose_tokens
+
+_STEP_WEIGHT = 0.1
+
+log = logging.getLogger(__name__)
+
+
+class ForwardModel(Protocol):
+    """The part of a model that decode calls."""
+
+    def forward(self, chunks: Sequence[SequenceChunk], cache: PagedKvCache) -> torch.Tensor: ...
+
+
+class DecodeEngine:
+    """Steps all sequences together in its own thread.
+
+    Each step: let go of cancelled sequences, take new ones in, one forward, one token a sequence.
+    on_output is called in the engine thread and must not block.
+    """
+
+    def __init__(
+        self,
+        model: ForwardModel,
+        cache: PagedKvCache,
+        writer: BlockWriter,
+        on_output: Callable[[list[Emission]], None],
+    ) -> None:
+        self._model = model
+        self._cache = cache
+        self._writer = writer
+        self._on_output = on_output
+        self._running: list[Running] = []
+        self._arrived: list[Running] = []
+        self._has_cancelled = False
+        self._is_closing = False
+        self._changed = threading.Condition()
+        self._thread = threading.Thread(target=self._run, name="decode-engine", daemon=True)
+        self.step_s = 0.0
+        self.num_steps = 0
+
+    def start(self) -> None:
+        """Begin to step."""
+        self._thread.start()
+
+    def add(self, sequence: Running) -> None:
+        """Let this sequence take part from the next step on; the engine owns it from here."""
+        with self._changed:
+            self._arrived.append(sequence)
+            self._changed.notify()
+
+    def cancel(self, sequence: Running) -> None:
+        """Let go of the sequence at the next step; harmless when it has ended."""
+        with self._changed:
+            sequence.is_cancelled = True
+            self._has_cancelled = True
+            self._changed.notify()
+
+    def close(self) -> None:
+        """Stop after the step under way and free every sequence. Blocks for that step."""
+        with self._changed:
+            self._is_closing = True
+            self._changed.notify()
+        if self._thread.is_alive():
+            self._thread.join()
+        for sequence in (*self._running, *self._arrived):
+            sequence.hold.release()
+        self._running, self._arrived = [], []
+
+    def _run(self) -> None:
+        with torch.inference_mode():
+            while self._wait_for_work():
+                self._let_go_of_cancelled()
+                if self._running:
+                    self._on_output(self._step_or_fail())
+
+    def _wait_for_work(self) -> bool:
+        with self._changed:
+            if not self._running:
+                self._changed.wait_for(lambda: self._arrived or self._is_closing)
+            self._running += self._arrived
+            self._arrived = []
+            return not self._is_closing
+
+    def _let_go_of_cancelled(self) -> None:
+        with self._changed:
+            if not self._has_cancelled:
+                return
+            self._has_cancelled = False
+        cancelled = [s for s in self._running if s.is_cancelled]
+        self._running = [s for s in self._running if not s.is_cancelled]
+        for sequence in cancelled:
+            self._writer.forget(sequence.spec.key)
+            sequence.hold.release()
+
+    def _step_or_fail(self) -> list[Emission]:
+        started_s = time.perf_counter()
+        try:
+            emissions = self._step()
+        except Exception as err:
+            log.exception("decode step failed")
+            emissions = self._fail_all(err)
+        took_s = time.perf_counter() - started_s
+        self.step_s += (took_s - self.step_s) * (_STEP_WEIGHT if self.num_steps else 1.0)
+        self.num_steps += 1
+        return emissions
+
+    def _step(self) -> list[Emission]:
+        """One token for every running sequence."""
+        sequences = self._running
+        logits = self._model.forward([s.chunk for s in sequences], self._cache)
+        for sequence in sequences:
+            if (block := sequence.completed_block()) is not None:
+                self._offer(sequence, *block)
+        emissions = choose_tokens(logits, sequences)
+        if any(emission.finish for emission in emissions):
+            self._drop_finished(emissions)
+        return emissions
+
+    def _offer(self, sequence: Running, page: int, key: bytes) -> None:
+        spec = sequence.spec
+        self._writer.offer(spec.key, key, page, sequence.hold, spec.traffic_class)
+
+    def _drop_finished(self, emissions: list[Emission]) -> None:
+        still = []
+        for sequence, emission in zip(self._running, emissions, strict=True):
+            if emission.finish is None:
+                still.append(sequence)
+            else:
+                sequence.hold.release()
+        self._running = still
+
+    def _fail_all(self, err: Exception) -> list[Emission]:
+        """A failed step leaves unknown KV behind: every sequence in it ends with an error."""
+        failed, self._running = self._running, []
+        for sequence in failed:
+            sequence.hold.release()
+        error = Internal(f"decode failed: {type(err).__name__}")
+        return [Emission(s.spec.key, (), (), FinishReason.ERROR, error) for s in failed]

@@ -1,0 +1,63 @@
+"""One token for every row of a step."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from rorqual_engine.grammar import new_bitmask
+from rorqual_engine.sampling import RowLogprobs, SamplingState, sample
+
+from rorqual_decode.generation import Emission, SamplingSpec, TokenScores
+from rorqual_decode.running import Running
+
+_GREEDY = SamplingState()
+
+
+def sampling_state(spec: SamplingSpec, position: int) -> SamplingState:
+    """What the sampler needs to draw the token at this absolute position."""
+    if spec.temperature <= 0 and spec.num_logprobs is None:
+        return _GREEDY
+    return SamplingState(
+        temperature=max(0.0, spec.temperature),
+        top_p=spec.top_p if 0 < spec.top_p < 1 else 1.0,
+        top_k=spec.top_k,
+        min_p=spec.min_p,
+        seed=spec.seed,
+        position=position,
+        num_logprobs=spec.num_logprobs,
+    )
+
+
+def choose_tokens(logits: torch.Tensor, sequences: Sequence[Running]) -> list[Emission]:
+    """Draw the next token of every sequence and append it there.
+
+    logits: float32 [len(sequences), vocab]
+    """
+    states = [sampling_state(s.spec.sampling, s.next_position) for s in sequences]
+    sampled = sample(logits, states, _bitmask(logits, sequences))
+    return [
+        sequence.take(int(token_id), _scores(int(token_id), logprobs))
+        for sequence, token_id, logprobs in zip(
+            sequences, sampled.ids.tolist(), sampled.logprobs, strict=True
+        )
+    ]
+
+
+def _bitmask(logits: torch.Tensor, sequences: Sequence[Running]) -> torch.Tensor | None:
+    """Tokens the grammars allow next; None when no sequence has a grammar."""
+    constrained = [(row, s.grammar) for row, s in enumerate(sequences) if s.grammar is not None]
+    if not constrained:
+        return None
+    bitmask = new_bitmask(len(sequences), logits.shape[1])
+    for row, grammar in constrained:
+        grammar.fill_mask(bitmask, row)
+    return bitmask
+
+
+def _scores(token_id: int, logprobs: RowLogprobs | None) -> TokenScores | None:
+    if logprobs is None:
+        return None
+    return TokenScores(
+        token_id, logprobs.logprob, tuple(logprobs.top_ids), tuple(logprobs.top_logprobs)
+    )

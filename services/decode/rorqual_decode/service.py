@@ -1,0 +1,306 @@
+"""Handlers of a decode instance, and what it keeps of each generation."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from opentelemetry.trace import Tracer
+from rorqual_runtime.cancelled import CancelledIds
+from rorqual_runtime.clock import Clock
+from rorqual_runtime.context import MessageContext, inherit_deadline
+from rorqual_runtime.errors import (
+    Cancelled,
+    DeadlineExceeded,
+    Draining,
+    NoCapacity,
+    NotFound,
+    ServingError,
+    Unavailable,
+)
+from rorqual_runtime.logs import get_logger
+
+from rorqual_decode import convert
+from rorqual_decode.admission import Admitter
+from rorqual_decode.block_writer import BlockWriter
+from rorqual_decode.engine_thread import DecodeEngine
+from rorqual_decode.generation import Emission, FinishReason, GenerationKey, OutputStream
+from rorqual_decode.generation_span import GenerationSpan
+from rorqual_decode.publisher import TokenPublisher, bounded_slice
+from rorqual_decode.running import Running
+from rorqual_decode.settings import DecodeSettings
+
+_SWEEP_S = 0.25
+_RECENT_S = 5.0
+_FLUSH_S = 2.0
+
+log = get_logger(__name__)
+
+
+@dataclass(eq=False, slots=True)
+class Entry:
+    """One generation of this instance, from the first offer until its tokens are forgotten."""
+
+    stream: OutputStream
+    span: GenerationSpan
+    admission: asyncio.Task[None] | None = None
+    sequence: Running | None = None
+    """Set while the engine has it."""
+
+    @property
+    def is_active(self) -> bool:
+        """It has not ended."""
+        return self.stream.finish is None
+
+
+class DecodeService:
+    """Takes generations over, runs them and answers for their tokens. Lives on the event loop."""
+
+    def __init__(
+        self,
+        *,
+        engine: DecodeEngine,
+        admitter: Admitter,
+        publisher: TokenPublisher,
+        writer: BlockWriter,
+        settings: DecodeSettings,
+        clock: Clock,
+        tracer: Tracer,
+    ) -> None:
+        self._engine = engine
+        self._admitter = admitter
+        self._publisher = publisher
+        self._writer = writer
+        self._settings = settings
+        self._clock = clock
+        self._tracer = tracer
+        self._entries: dict[GenerationKey, Entry] = {}
+        self._cancelled = CancelledIds(clock)
+        self._num_active = 0
+        self._all_ended = asyncio.Event()
+        self._all_ended.set()
+        self._is_draining = False
+
+    # Requests from other services
+
+    async def on_handover(
+        self, request: convert.HandoverMessage, context: MessageContext
+    ) -> convert.HandoverReplyMessage:
+        """Take a prompt over; answered once its KV is verified and here. Idempotent.
+
+        Raises: Draining, NoCapacity, Cancelled, and what `Admitter.admit` raises.
+        """
+        offer = convert.offer_from_wire(request)
+        entry = self._entries.get(offer.spec.key)
+        is_duplicate = entry is not None
+        if entry is None:
+            self._refuse_new(offer.spec.key)
+            entry = self._open(offer)
+        if entry.admission is not None:
+            await asyncio.shield(entry.admission)
+        return convert.accepted_to_wire(is_duplicate)
+
+    async def on_resend(
+        self, request: convert.ResendMessage, context: MessageContext
+    ) -> convert.ResendReplyMessage:
+        """What a reader missed, as much as fits one message. Raises: NotFound."""
+        entry = self._entries.get(convert.key_of(request))
+        if entry is None or request.from_seq > len(entry.stream.token_ids):
+            raise NotFound("no such tokens are kept here")
+        return convert.resend_to_wire(bounded_slice(entry.stream, request.from_seq))
+
+    async def on_cancel(self, request: convert.CancelMessage, context: MessageContext) -> None:
+        """Let go of a request, or of one of its choices, at once."""
+        request_id, choice_index = convert.cancelled_from_wire(request)
+        self._cancelled.add(_cancel_id(request_id, choice_index))
+        for key in [k for k in self._entries if k.request_id == request_id]:
+            if choice_index is None or key.choice_index == choice_index:
+                self._cancel(key)
+
+    async def on_reconnect(self) -> None:
+        """Tokens that were on their way when the connection broke may be lost: send them again."""
+        now_s = self._clock.monotonic_s()
+        self._publisher.resubmit(
+            entry.stream
+            for entry in self._entries.values()
+            if entry.is_active or now_s - entry.stream.finished_monotonic_s < _RECENT_S
+        )
+
+    # The engine's output
+
+    def on_emissions(self, emissions: list[Emission]) -> None:
+        """Take over what one step produced."""
+        for emission in emissions:
+            entry = self._entries.get(emission.key)
+            if entry is None or not entry.is_active:
+                continue  # it was cancelled or timed out while the step ran
+            self._take(entry, emission)
+            if emission.finish is not None:
+                entry.sequence = None  # the engine has let go of it already
+                self._ended(entry)
+
+    def _take(self, entry: Entry, emission: Emission) -> None:
+        stream = entry.stream
+        if not stream.token_ids and emission.token_ids:
+            stream.first_token_unix_s = self._clock.now_unix_s()
+        stream.append(emission)
+        self._publisher.submit(stream)
+
+    # Life of one generation
+
+    def _refuse_new(self, key: GenerationKey) -> None:
+        if self._is_draining:
+            raise Draining()
+        if self._is_cancelled(key):
+            raise Cancelled()
+        if self._num_active >= self._settings.max_running:
+            raise NoCapacity(f"{self._num_active} of {self._settings.max_running} are running")
+
+    def _open(self, offer: convert.HandoverOffer) -> Entry:
+        entry = Entry(OutputStream(offer.spec), GenerationSpan(self._tracer, offer.spec))
+        self._entries[offer.spec.key] = entry
+        self._num_active += 1
+        self._all_ended.clear()
+        with inherit_deadline(None):  # a caller that asks again joins this admission
+            entry.admission = asyncio.get_running_loop().create_task(self._admit(entry, offer))
+        entry.admission.add_done_callback(_note_seen)
+        return entry
+
+    async def _admit(self, entry: Entry, offer: convert.HandoverOffer) -> None:
+        timeout_s = self._settings.handover_timeout_s
+        try:
+            async with asyncio.timeout(timeout_s):
+                admitted = await self._admitter.admit(offer, timeout_s)
+        except TimeoutError:
+            self._forget(entry)
+            raise Unavailable(f"the handover took longer than {timeout_s:.1f} s") from None
+        except asyncio.CancelledError:
+            self._forget(entry)
+            raise (Draining() if self._is_draining else Cancelled()) from None
+        except BaseException:
+            self._forget(entry)
+            raise
+        entry.admission = None
+        self._start(entry, admitted.sequence, admitted.first, admitted.prompt_blocks)
+
+    def _start(
+        self,
+        entry: Entry,
+        sequence: Running,
+        first: Emission,
+        prompt_blocks: list[tuple[bytes, int]],
+    ) -> None:
+        """The first token goes out before anything else happens to the sequence."""
+        spec = sequence.spec
+        self._take(entry, first)
+        for key, page in prompt_blocks:
+            self._writer.offer(spec.key, key, page, sequence.hold, spec.traffic_class)
+        if entry.is_active:
+            entry.sequence = sequence
+            self._engine.add(sequence)
+        else:
+            sequence.hold.release()
+            self._ended(entry)
+
+    def _cancel(self, key: GenerationKey) -> None:
+        entry = self._entries[key]
+        if entry.admission is not None:
+            entry.admission.cancel()  # it forgets the entry once nothing writes to its pages
+            return
+        if entry.is_active:
+            entry.stream.finish = FinishReason.CANCELLED
+            self._ended(entry)
+        self._publisher.drop(key)
+        self._writer.forget(key)
+        self._entries.pop(key, None)
+
+    def _fail(self, entry: Entry, error: ServingError) -> None:
+        """End a running generation with an error for its reader."""
+        self._take(entry, Emission(entry.stream.spec.key, (), (), FinishReason.ERROR, error))
+        self._ended(entry)
+
+    def _ended(self, entry: Entry) -> None:
+        """The stream has its finish: free what is left of it, keep its tokens a while."""
+        entry.stream.finished_monotonic_s = self._clock.monotonic_s()
+        sequence, entry.sequence = entry.sequence, None
+        if sequence is not None:
+            self._engine.cancel(sequence)
+        entry.span.end(entry.stream)
+        self._note_ended()
+
+    def _forget(self, entry: Entry) -> None:
+        """An admission failed: as if the offer had never come."""
+        self._entries.pop(entry.stream.spec.key, None)
+        entry.span.drop()
+        self._note_ended()
+
+    def _note_ended(self) -> None:
+        self._num_active -= 1
+        if self._num_active == 0:
+            self._all_ended.set()
+
+    def _is_cancelled(self, key: GenerationKey) -> bool:
+        return (
+            _cancel_id(key.request_id, None) in self._cancelled
+            or _cancel_id(key.request_id, key.choice_index) in self._cancelled
+        )
+
+    # Upkeep
+
+    async def sweep_forever(self) -> None:
+        """End what is past its deadline and forget what nobody can ask for any more."""
+        while True:
+            await self._clock.sleep(_SWEEP_S)
+            self.sweep()
+
+    def sweep(self) -> None:
+        """One round of `sweep_forever`."""
+        now_s, now_unix_s = self._clock.monotonic_s(), self._clock.now_unix_s()
+        for entry in list(self._entries.values()):
+            spec = entry.stream.spec
+            if entry.sequence is not None and 0 < spec.deadline_unix_s < now_unix_s:
+                self._fail(entry, DeadlineExceeded("the deadline passed during generation"))
+            elif not entry.is_active and self._is_stale(entry.stream, now_s):
+                del self._entries[spec.key]
+
+    def _is_stale(self, stream: OutputStream, now_s: float) -> bool:
+        return now_s - stream.finished_monotonic_s > self._settings.emitted_keep_s
+
+    async def drain(self, timeout_s: float) -> None:
+        """Take nothing new, let running generations end, then fail those that are left."""
+        self._is_draining = True
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._all_ended.wait(), max(0.0, timeout_s - 2 * _FLUSH_S))
+        for entry in [e for e in self._entries.values() if e.is_active]:
+            if entry.admission is not None:
+                entry.admission.cancel()
+            else:
+                self._fail(entry, Unavailable("the decode instance shut down"))
+        if not await self._publisher.flush(_FLUSH_S):
+            log.warning("some tokens were not sent before the end")
+
+    def load_facts(self) -> convert.LoadFacts:
+        """What the next load report says."""
+        running = list(self._running())
+        return convert.LoadFacts(
+            num_active_requests=self._num_active,
+            num_running=self._num_active,
+            max_running=self._settings.max_running,
+            kv_tokens=sum(sequence.next_position for sequence in running),
+            step_s=self._engine.step_s,
+        )
+
+    def _running(self) -> Iterator[Running]:
+        return (e.sequence for e in self._entries.values() if e.sequence is not None)
+
+
+def _cancel_id(request_id: str, choice_index: int | None) -> str:
+    return request_id if choice_index is None else f"{request_id}/{choice_index}"
+
+
+def _note_seen(task: asyncio.Task[None]) -> None:
+    """A refused offer whose sender has gone is nobody's unhandled error."""
+    if not task.cancelled():
+        task.exception()

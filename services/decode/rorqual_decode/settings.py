@@ -1,0 +1,44 @@
+"""Settings of a decode instance: the only reader of its environment."""
+
+from pathlib import Path
+
+from pydantic import Field
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+
+class DecodeSettings(BaseSettings):
+    """How much one decode instance runs at a time, and where its blocks go."""
+
+    model_config = SettingsConfigDict(
+        env_prefix="RORQUAL_DECODE_", frozen=True, populate_by_name=True, protected_namespaces=()
+    )
+
+    model_dir: Path = Field(
+        Path(".rorqual/models/smollm2-135m-instruct"),
+        validation_alias="RORQUAL_MODEL_DIR",
+        description="Hugging Face directory of the model to serve",
+    )
+    device: str = Field("cpu", description="torch device the model runs on")
+    dtype: str = Field("bfloat16", description="dtype of weights and KV")
+    num_threads: int = Field(0, ge=0, description="compute threads; 0 = one a core")
+    num_pages: int = Field(1024, gt=0, description="KV pages of 128 tokens, touched lazily")
+    max_running: int = Field(64, gt=0, description="generations that run at a time")
+    handover_timeout_s: float = Field(
+        10.0, gt=0, description="longest a handover may take, from request to reply"
+    )
+    emitted_keep_s: float = Field(
+        30.0, ge=0, description="how long tokens of a finished generation can be asked for again"
+    )
+    store_dir: Path | None = Field(None, description="block store; default: store/ in the run dir")
+    store_capacity_bytes: int = Field(
+        8 << 30, gt=0, description="size at which the oldest blocks leave the store"
+    )
+    block_queue_blocks: int = Field(
+        512, gt=0, description="finished blocks that may wait for the store; more are dropped"
+    )
+    register_batch_blocks: int = Field(
+        256, gt=0, description="most blocks registered with kvmeta in one message"
+    )
+    register_backlog_blocks: int = Field(
+        8192, gt=0, description="stored blocks kept for registration while kvmeta is away"
+    )

@@ -1,0 +1,29 @@
+"""First use of every kernel before the first request, so that none of them pays for compilation."""
+
+from __future__ import annotations
+
+import torch
+from rorqual_engine.batch import SequenceChunk
+from rorqual_engine.grammar import new_bitmask
+from rorqual_engine.kv import PagedKvCache
+from rorqual_engine.models.base import CausalModel
+from rorqual_engine.sampling import SamplingState, sample
+
+_ROWS = (1, 2, 8)
+_STATES = (
+    SamplingState(),
+    SamplingState(temperature=1.0, top_p=0.9, top_k=20, min_p=0.01, num_logprobs=2),
+)
+
+
+def warm_up(model: CausalModel, cache: PagedKvCache) -> None:
+    """Run steps of a few sizes, and each way to sample, on scratch pages. Blocks."""
+    with torch.inference_mode(), cache.allocate(min(max(_ROWS), cache.num_free)) as lease:
+        for num_rows in _ROWS:
+            chunks = [SequenceChunk((0,), 0, [page], True) for page in lease.pages[:num_rows]]
+            logits = model.forward(chunks, cache)
+        bitmask = new_bitmask(len(_STATES), logits.shape[1])
+        bitmask[0, 0] = 1
+        rows = logits[: len(_STATES)]
+        sample(rows, _STATES[: len(rows)])
+        sample(rows, _STATES[: len(rows)], bitmask[: len(rows)])

@@ -1,0 +1,227 @@
+"""How the parts of a decode instance are put together."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from rorqual_engine.grammar import GrammarState, load_tokenizer_info
+from rorqual_engine.kv import PagedKvCache
+from rorqual_engine.models import load_model
+from rorqual_engine.models.base import CausalModel
+from rorqual_runtime import subjects
+from rorqual_runtime.blockstore import BlockStore
+from rorqual_runtime.bus import Bus
+from rorqual_runtime.logs import get_logger
+from rorqual_runtime.service import ServiceContext
+
+from rorqual_decode import convert
+from rorqual_decode.admission import Admitter
+from rorqual_decode.block_writer import BlockWriter, StoredBlock
+from rorqual_decode.engine_thread import DecodeEngine
+from rorqual_decode.publisher import Slice, TokenPublisher
+from rorqual_decode.registrar import BlockRegistrar
+from rorqual_decode.service import DecodeService
+from rorqual_decode.settings import DecodeSettings
+from rorqual_decode.warm_up import warm_up
+
+_CLOSE_S = 2.0
+_REGISTER_TIMEOUT_S = 2.0
+_COMPILE_TIMEOUT_S = 5.0
+
+log = get_logger(__name__)
+
+
+class BusTokenSink:
+    """Token batches over the bus."""
+
+    def __init__(self, bus: Bus, decode_id: str, incarnation: int) -> None:
+        self._bus = bus
+        self._decode_id = decode_id
+        self._incarnation = incarnation
+
+    @property
+    def is_connected(self) -> bool:
+        """False while the broker is away."""
+        return self._bus.is_connected
+
+    async def send(self, recipe_id: str, slices: list[Slice]) -> None:
+        """Raises: Unavailable while the broker is away."""
+        batch = convert.batch_to_wire(self._decode_id, self._incarnation, slices)
+        await self._bus.publish(subjects.recipe_tokens(recipe_id), batch)
+
+
+@dataclass(frozen=True, slots=True)
+class DecodeInstance:
+    """A decode instance that serves, with the parts its tests and its shutdown look at."""
+
+    service: DecodeService
+    engine: DecodeEngine
+    cache: PagedKvCache
+    writer: BlockWriter
+    registrar: BlockRegistrar
+    publisher: TokenPublisher
+
+    async def drain(self, timeout_s: float) -> None:
+        """See `DecodeService.drain`."""
+        await self.service.drain(timeout_s)
+
+
+@asynccontextmanager
+async def open_decode(
+    ctx: ServiceContext, settings: DecodeSettings, model: CausalModel | None = None
+) -> AsyncIterator[DecodeInstance]:
+    """Load, warm up, serve; mark the context ready. Everything is closed after the block.
+
+    model: an already loaded model; by default settings.model_dir is loaded.
+    """
+    if model is None:
+        model = await asyncio.to_thread(_load, settings)
+    cache = model.new_cache(settings.num_pages)
+    await asyncio.to_thread(_warm_up, model, cache)
+    async with AsyncExitStack() as stack:
+        instance = await _build(ctx, settings, model, cache, stack)
+        await _serve(ctx, instance, model)
+        ctx.mark_ready()
+        yield instance
+
+
+def _load(settings: DecodeSettings) -> CausalModel:
+    started_s = time.monotonic()
+    model = load_model(settings.model_dir, device=settings.device, dtype=settings.dtype)
+    log.info("weights loaded", extra={"took_s": round(time.monotonic() - started_s, 2)})
+    return model
+
+
+def _warm_up(model: CausalModel, cache: PagedKvCache) -> None:
+    started_s = time.monotonic()
+    warm_up(model, cache)
+    log.info("kernels warm", extra={"took_s": round(time.monotonic() - started_s, 2)})
+
+
+async def _build(
+    ctx: ServiceContext,
+    settings: DecodeSettings,
+    model: CausalModel,
+    cache: PagedKvCache,
+    stack: AsyncExitStack,
+) -> DecodeInstance:
+    """Make the parts; each is closed by the stack before those it uses."""
+    loop = asyncio.get_running_loop()
+    registrar = BlockRegistrar(
+        partial(_register, ctx.bus, model.fingerprint),
+        max_batch=settings.register_batch_blocks,
+        max_backlog=settings.register_backlog_blocks,
+    )
+    store = BlockStore(
+        settings.store_dir or ctx.settings.home / "store", settings.store_capacity_bytes
+    )
+    stack.callback(store.close)
+    writer = BlockWriter(
+        store,
+        fingerprint=model.fingerprint,
+        read_page=partial(_read_page, cache),
+        on_stored=lambda block: _post(loop, registrar.add, block),
+        max_queued=settings.block_queue_blocks,
+    )
+    writer.start()
+    stack.push_async_callback(asyncio.to_thread, writer.close, _CLOSE_S)
+    publisher = TokenPublisher(BusTokenSink(ctx.bus, ctx.instance_id, ctx.incarnation))
+    admitter = Admitter(
+        model,
+        cache,
+        ctx.tensors,
+        read_grammar=await asyncio.to_thread(_grammar_reader, settings, model),
+        recompile=partial(_recompile, ctx.bus),
+    )
+    stack.callback(admitter.close)
+    engine = DecodeEngine(model, cache, writer, lambda out: _post(loop, service.on_emissions, out))
+    service = DecodeService(
+        engine=engine,
+        admitter=admitter,
+        publisher=publisher,
+        writer=writer,
+        settings=settings,
+        clock=ctx.clock,
+        tracer=ctx.tracer,
+    )
+    engine.start()
+    stack.push_async_callback(asyncio.to_thread, engine.close)
+    return DecodeInstance(service, engine, cache, writer, registrar, publisher)
+
+
+async def _serve(ctx: ServiceContext, instance: DecodeInstance, model: CausalModel) -> None:
+    service, bus = instance.service, ctx.bus
+    ctx.track(instance.publisher.run())
+    ctx.track(instance.registrar.run())
+    ctx.track(service.sweep_forever())
+    bus.connection.on_reconnect(service.on_reconnect)
+    ctx.report_load(
+        lambda report: convert.fill_load(
+            report, service.load_facts(), _engine_facts(model, instance.cache)
+        )
+    )
+    await bus.subscribe(subjects.cancel(), convert.CancelMessage, service.on_cancel)
+    await bus.serve(
+        subjects.decode_resend(ctx.instance_id),
+        convert.ResendMessage,
+        convert.ResendReplyMessage,
+        service.on_resend,
+        name="resend",
+    )
+    await bus.serve(
+        subjects.decode_handover(ctx.instance_id),
+        convert.HandoverMessage,
+        convert.HandoverReplyMessage,
+        service.on_handover,
+        name="handover",
+    )
+
+
+def _engine_facts(model: CausalModel, cache: PagedKvCache) -> convert.EngineFacts:
+    return convert.EngineFacts(
+        num_used_pages=cache.num_used,
+        num_total_pages=cache.num_pages,
+        model_fingerprint=model.fingerprint,
+        max_context_tokens=model.max_context_tokens,
+    )
+
+
+def _read_page(cache: PagedKvCache, page: int) -> Any:
+    """A page's bytes on the host: the page itself on the CPU, else a copy."""
+    return cache.page_bytes_view(page).cpu().numpy()
+
+
+def _grammar_reader(settings: DecodeSettings, model: CausalModel) -> Any:
+    vocabulary = load_tokenizer_info(settings.model_dir, model.vocab_size, model.eos_token_ids)
+    return partial(GrammarState.from_serialized, tokenizer_info=vocabulary)
+
+
+async def _register(bus: Bus, fingerprint: str, blocks: Sequence[StoredBlock]) -> None:
+    await bus.request(
+        subjects.kvmeta_register(),
+        convert.registration_to_wire(fingerprint, blocks),
+        convert.RegisterReplyMessage,
+        timeout_s=_REGISTER_TIMEOUT_S,
+    )
+
+
+async def _recompile(bus: Bus, offer: convert.HandoverOffer) -> Any:
+    reply = await bus.request(
+        subjects.grammar_compile(),
+        convert.compile_to_wire(offer.spec, offer.constraint),
+        convert.CompileReplyMessage,
+        timeout_s=_COMPILE_TIMEOUT_S,
+    )
+    return reply.compiled.grammar
+
+
+def _post(loop: asyncio.AbstractEventLoop, function: Any, argument: Any) -> None:
+    """Call on the loop from another thread; nothing when the loop is gone."""
+    if not loop.is_closed():
+        loop.call_soon_threadsafe(function, argument)

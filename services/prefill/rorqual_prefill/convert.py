@@ -1,0 +1,159 @@
+"""Wire <-> domain: the only importer of generated messages in this service."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from rorqual_proto.v1 import decode_pb2, kvmeta_pb2, load_pb2, prefill_pb2, router_pb2
+from rorqual_runtime.errors import Corrupt, InvalidRequest, ServingError, error_to_wire
+
+from rorqual_prefill.job import Job, JobKey
+
+JobMessage = prefill_pb2.PrefillJob
+CancelMessage = router_pb2.CancelRequest
+PlaceReplyMessage = router_pb2.PlaceReply
+HandoverReplyMessage = decode_pb2.HandoverReply
+
+
+def job_from_wire(wire: prefill_pb2.PrefillJob) -> Job:
+    """The job as this service sees it.
+
+    Raises: InvalidRequest when a field no generation can do without is missing.
+    """
+    generation = wire.generation
+    if not generation.request_id or not generation.reply.recipe_id:
+        raise InvalidRequest("a prefill job needs generation.request_id and reply.recipe_id")
+    return Job(
+        key=JobKey(generation.request_id, generation.choice_index),
+        model=generation.model,
+        num_prompt_tokens=generation.num_prompt_tokens,
+        max_new_tokens=max(1, generation.sampling.max_new_tokens),
+        cache_namespace=generation.cache_namespace,
+        recipe_id=generation.reply.recipe_id,
+        deadline_unix_s=generation.deadline_unix_s,
+        num_matched_blocks=wire.num_matched_blocks,
+        kv_lease_id=wire.kv_lease_id,
+        submitted_unix_s=wire.submitted_unix_s,
+        prompt=generation.prompt,
+        generation=generation,
+        compiled_grammar=wire.compiled_grammar if wire.HasField("compiled_grammar") else None,
+    )
+
+
+def tokens_from_wire(data: bytes, num_prompt_tokens: int) -> np.ndarray:
+    """Prompt token ids, int32 [num_prompt_tokens].
+
+    Raises: Corrupt when the payload is not what the generation announces; InvalidRequest when it
+        is empty.
+    """
+    if len(data) != 4 * num_prompt_tokens:
+        raise Corrupt(f"a prompt of {num_prompt_tokens} tokens came as {len(data)} bytes")
+    if num_prompt_tokens == 0:
+        raise InvalidRequest("the prompt is empty")
+    return np.frombuffer(data, dtype="<i4").astype(np.int32, copy=False)
+
+
+def tokens_to_wire(token_ids: np.ndarray) -> bytes:
+    """Token ids as they travel."""
+    return token_ids.astype("<i4", copy=False).tobytes()
+
+
+def cancelled_from_wire(wire: router_pb2.CancelRequest) -> tuple[str, int | None]:
+    """Request id, and the one choice that ends or None for all of them."""
+    return wire.request_id, wire.choice_index if wire.HasField("choice_index") else None
+
+
+def place_to_wire(job: Job, excluded_ids: Iterable[str]) -> router_pb2.PlaceRequest:
+    """Ask for a decode instance other than the excluded ones."""
+    return router_pb2.PlaceRequest(
+        request_id=job.key.request_id,
+        choice_index=job.key.choice_index,
+        num_context_tokens=job.num_prompt_tokens,
+        max_new_tokens=job.max_new_tokens,
+        excluded_ids=sorted(excluded_ids),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class HandoverParts:
+    """What a handover says beyond the job. Fields of type Any are wire values."""
+
+    block_keys: list[bytes]
+    num_stored_blocks: int
+    num_cached_tokens: int
+    prompt: Any
+    kv_pages: Any
+    first_logits: Any
+    model_fingerprint: str
+    prefill_started_unix_s: float
+
+
+def handover_to_wire(job: Job, parts: HandoverParts) -> decode_pb2.HandoverRequest:
+    """The generation with its computed KV by reference, for the decode instance."""
+    wire = decode_pb2.HandoverRequest(
+        generation=job.generation,
+        block_keys=parts.block_keys,
+        num_stored_blocks=parts.num_stored_blocks,
+        num_cached_tokens=parts.num_cached_tokens,
+        kv_pages=parts.kv_pages,
+        first_logits=parts.first_logits,
+        compiled_grammar=job.compiled_grammar,
+        model_fingerprint=parts.model_fingerprint,
+        submitted_unix_s=job.submitted_unix_s,
+        prefill_started_unix_s=parts.prefill_started_unix_s,
+    )
+    wire.generation.prompt.CopyFrom(parts.prompt)
+    return wire
+
+
+def failure_to_wire(
+    job: Job, error: ServingError, *, sender_id: str, incarnation: int
+) -> decode_pb2.TokenBatch:
+    """The end of a generation that never reached decode."""
+    delta = decode_pb2.TokenDelta(
+        request_id=job.key.request_id,
+        choice_index=job.key.choice_index,
+        finish_reason=decode_pb2.FINISH_REASON_ERROR,
+        num_prompt_tokens=job.num_prompt_tokens,
+        error=error_to_wire(error),
+    )
+    return decode_pb2.TokenBatch(decode_id=sender_id, incarnation=incarnation, deltas=[delta])
+
+
+def forget_to_wire(
+    fingerprint: str, keys: list[bytes], reason: str
+) -> kvmeta_pb2.ForgetBlocksRequest:
+    """Blocks that the store does not have, whatever kvmeta believes."""
+    return kvmeta_pb2.ForgetBlocksRequest(model_fingerprint=fingerprint, keys=keys, reason=reason)
+
+
+def release_to_wire(lease_id: str) -> kvmeta_pb2.ReleaseLeaseRequest:
+    """The blocks of this lease have been read."""
+    return kvmeta_pb2.ReleaseLeaseRequest(lease_id=lease_id)
+
+
+@dataclass(frozen=True, slots=True)
+class LoadFacts:
+    """What this instance reports a few times a second."""
+
+    num_active_requests: int
+    num_used_pages: int
+    num_total_pages: int
+    queued_tokens: int
+    tokens_per_s: float
+    model_fingerprint: str
+    max_context_tokens: int
+
+
+def fill_load(report: load_pb2.LoadReport, facts: LoadFacts) -> None:
+    """Put the facts into a load report."""
+    report.num_active_requests = facts.num_active_requests
+    report.num_used_pages = facts.num_used_pages
+    report.num_total_pages = facts.num_total_pages
+    report.model_fingerprint = facts.model_fingerprint
+    report.max_context_tokens = facts.max_context_tokens
+    report.prefill.queued_tokens = facts.queued_tokens
+    report.prefill.tokens_per_s = facts.tokens_per_s

@@ -1,0 +1,139 @@
+"""Computed KV on its way out: the pages' bytes in the tensor arena, filled while others compute."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from functools import partial
+from typing import Any
+
+import numpy as np
+from rorqual_runtime.errors import ContextTooLong, NoCapacity, QueueTimeout
+from rorqual_runtime.tensors import TensorPlane, WritableSlot
+
+LEASE_S = 30.0
+_FIRST_PAUSE_S = 0.01
+_INLINE_BYTES = 4 << 20
+_MAX_PAUSE_S = 0.2
+
+
+class KvExport:
+    """Arena memory for the pages of one prompt, and every ticket of its handover.
+
+    copy_page may run in any one thread at a time; tickets are made and renewed on the event loop.
+    """
+
+    def __init__(
+        self,
+        tensors: TensorPlane,
+        slot: WritableSlot,
+        pages: Sequence[int],
+        read_page: Callable[[int], np.ndarray],
+        page_bytes: int,
+    ) -> None:
+        self._tensors = tensors
+        self._slot = slot
+        self._pages = pages
+        self._read_page = read_page
+        self._page_bytes = page_bytes
+        self._tickets: list[Any] = []
+
+    def copy_page(self, index: int) -> None:
+        """Copy the prompt's page `index`, which is final now."""
+        start = index * self._page_bytes
+        target = self._slot.array[start : start + self._page_bytes]
+        np.copyto(target, self._read_page(self._pages[index]))
+
+    def seal(self) -> Any:
+        """The ticket of all pages, uint8 [pages, page_bytes]. Every page has been copied."""
+        return self._keep(self._slot.seal(lease_s=LEASE_S))
+
+    async def publish(self, array: np.ndarray) -> Any:
+        """A ticket for another array of the same handover."""
+        return self._keep(
+            await self._tensors.publish(
+                array, dtype=str(array.dtype), shape=array.shape, lease_s=LEASE_S
+            )
+        )
+
+    def adopt(self, ticket: Any) -> None:
+        """Renew and release this ticket together with the others."""
+        self._keep(ticket)
+
+    def keep_alive(self) -> None:
+        """Give every ticket a full lease again."""
+        for ticket in self._tickets:
+            self._tensors.renew(ticket, LEASE_S)
+
+    def release(self) -> None:
+        """Void every ticket and free the memory; a reader still copying finds its ticket stale."""
+        for ticket in self._tickets:
+            self._tensors.release(ticket)
+        self._tickets.clear()
+        self._slot.discard()
+
+    def _keep(self, ticket: Any) -> Any:
+        self._tickets.append(ticket)
+        return ticket
+
+
+@asynccontextmanager
+async def open_export(
+    tensors: TensorPlane,
+    pages: Sequence[int],
+    *,
+    read_page: Callable[[int], np.ndarray],
+    page_bytes: int,
+    capacity_bytes: int,
+    timeout_s: float,
+) -> AsyncIterator[KvExport]:
+    """Arena memory for these pages for the duration of the block, waited for while it is full.
+
+    Raises: ContextTooLong when the arena could never hold them; QueueTimeout.
+    """
+    num_bytes = len(pages) * page_bytes
+    if num_bytes > capacity_bytes:
+        raise ContextTooLong(len(pages) * 128, capacity_bytes // page_bytes * 128)
+    slot = await _allocate(tensors, (len(pages), page_bytes), timeout_s)
+    export = KvExport(tensors, slot, pages, read_page, page_bytes)
+    try:
+        yield export
+    finally:
+        export.release()
+
+
+async def _allocate(tensors: TensorPlane, shape: tuple[int, int], timeout_s: float) -> WritableSlot:
+    pause_s = _FIRST_PAUSE_S
+    try:
+        async with asyncio.timeout(timeout_s):
+            while True:
+                try:
+                    return await _allocate_now(tensors, shape)
+                except NoCapacity:
+                    await asyncio.sleep(pause_s)
+                    pause_s = min(2 * pause_s, _MAX_PAUSE_S)
+    except TimeoutError:
+        raise QueueTimeout(f"the tensor arena stayed full for {timeout_s:.1f} s") from None
+
+
+async def _allocate_now(tensors: TensorPlane, shape: tuple[int, int]) -> WritableSlot:
+    """Large slots in a thread: the kernel clears their memory when it is used for the first time.
+
+    Raises: NoCapacity. A cancellation leaves nothing allocated.
+    """
+    num_bytes = shape[0] * shape[1]
+    allocate = partial(tensors.allocate, num_bytes, dtype="uint8", shape=shape)
+    if num_bytes <= _INLINE_BYTES:
+        return allocate()
+    allocating = asyncio.ensure_future(asyncio.to_thread(allocate))
+    try:
+        return await asyncio.shield(allocating)
+    except asyncio.CancelledError:
+        allocating.add_done_callback(_discard_late)
+        raise
+
+
+def _discard_late(allocating: asyncio.Future[WritableSlot]) -> None:
+    if not allocating.cancelled() and allocating.exception() is None:
+        allocating.result().discard()

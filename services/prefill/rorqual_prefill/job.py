@@ -1,0 +1,55 @@
+"""A prefill job in the service's own terms."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from rorqual_policy.blocks import BLOCK_TOKENS
+
+
+class JobKey(NamedTuple):
+    """Identity of a generation across every service."""
+
+    request_id: str
+    choice_index: int
+
+    def __str__(self) -> str:
+        return f"{self.request_id}/{self.choice_index}"
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One prompt to compute and hand over. Fields of type Any are wire values passed on unread."""
+
+    key: JobKey
+    model: str
+    num_prompt_tokens: int
+    max_new_tokens: int
+    cache_namespace: str
+    recipe_id: str
+    deadline_unix_s: float
+    """0 = none."""
+    num_matched_blocks: int
+    """Stored prefix as kvmeta believed at submit time: a hint."""
+    kv_lease_id: str
+    submitted_unix_s: float
+    prompt: Any
+    generation: Any
+    compiled_grammar: Any
+
+    @property
+    def estimated_compute_tokens(self) -> int:
+        """Tokens to compute if kvmeta was right."""
+        reusable = min(self.num_matched_blocks, num_reusable_blocks(self.num_prompt_tokens))
+        return self.num_prompt_tokens - reusable * BLOCK_TOKENS
+
+
+def num_reusable_blocks(num_prompt_tokens: int) -> int:
+    """Most stored blocks a prompt may start from: one token at least is computed, for logits."""
+    return max(0, num_prompt_tokens - 1) // BLOCK_TOKENS
+
+
+def num_pages_for(num_tokens: int) -> int:
+    """Pages that hold this many tokens."""
+    return -(-num_tokens // BLOCK_TOKENS)

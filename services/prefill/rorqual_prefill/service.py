@@ -1,0 +1,285 @@
+"""The life of a prefill job: from the queue to the decode instance that takes it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import dataclass, field
+from enum import Enum
+
+from rorqual_policy.chunking import PrefillRoom
+from rorqual_runtime.cancelled import CancelledIds
+from rorqual_runtime.clock import Clock
+from rorqual_runtime.context import MessageContext, attach, inherit_deadline
+from rorqual_runtime.errors import (
+    Cancelled,
+    DeadlineExceeded,
+    Internal,
+    QueueTimeout,
+    ServingError,
+    Unavailable,
+)
+from rorqual_runtime.leases import MAX_DELIVERIES, LeasedJob
+from rorqual_runtime.logs import bind_request_id, get_logger
+
+from rorqual_prefill import convert
+from rorqual_prefill.job import Job, JobKey
+from rorqual_prefill.pages import PageGate
+from rorqual_prefill.settings import PrefillSettings
+
+_NAK_GRACE_S = 3.0
+_RETRY_DELAY_S = 0.2
+_REPORT_TRIES = 20
+_REPORT_PAUSE_S = 0.5
+
+log = get_logger(__name__)
+
+
+class Interruption(Enum):
+    """Why a job is stopped from outside."""
+
+    CANCELLED = "cancelled"
+    SHUTDOWN = "shutdown"
+
+
+@dataclass(eq=False, slots=True)
+class ActiveJob:
+    """A job in our hands."""
+
+    job: Job
+    num_queued_tokens: int
+    """Tokens still to compute; falls as the engine works."""
+    left_s: Callable[[], float]
+    """Seconds until the job must be out of our hands; every wait for it is bounded by them."""
+    free_lease: Callable[[Job], Awaitable[None]]
+    work: asyncio.Task[None] | None = None
+    interruption: Interruption | None = None
+    is_lease_free: bool = False
+
+    def interrupt(self, why: Interruption) -> None:
+        """Stop the work; a client's cancel outranks a shutdown."""
+        is_first = self.interruption is None
+        if self.interruption is not Interruption.CANCELLED:
+            self.interruption = why
+        if self.work is not None and is_first:
+            self.work.cancel()
+
+    async def release_lease(self) -> None:
+        """Let go of the job's blocks at kvmeta, once."""
+        if not self.is_lease_free:
+            self.is_lease_free = True
+            await self.free_lease(self.job)
+
+
+Serve = Callable[[ActiveJob], Awaitable[None]]
+"""Computes a job and hands it over; holds nothing when it returns or raises."""
+
+
+@dataclass(slots=True)
+class PrefillPorts:
+    """What the service does to the outside."""
+
+    serve: Serve
+    publish_failure: Callable[[Job, ServingError], Awaitable[None]]
+    """Tells the recipe that the generation has failed. Raises: ServingError."""
+    release_lease: Callable[[Job], Awaitable[None]]
+    """Lets go of the job's blocks at kvmeta; never raises."""
+
+
+@dataclass(slots=True)
+class PrefillService:
+    """Settles every job it is given exactly once: acknowledged, given back or dead-lettered."""
+
+    ports: PrefillPorts
+    gate: PageGate
+    settings: PrefillSettings
+    clock: Clock
+    room_changed: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set whenever pulling may have become possible."""
+    is_draining: bool = False
+    _active: dict[JobKey, ActiveJob] = field(default_factory=dict)
+    _cancelled: CancelledIds = field(init=False)
+    _tasks: set[asyncio.Task[None]] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        self._cancelled = CancelledIds(self.clock)
+
+    # Pulling
+
+    def room(self) -> PrefillRoom:
+        """What is held and could be held, for the decision to pull."""
+        return PrefillRoom(
+            queued_tokens=self.num_queued_tokens,
+            max_queued_tokens=self.settings.max_queued_tokens,
+            num_active=len(self._tasks),
+            max_active=self.settings.max_active,
+            num_free_pages=self.gate.num_free,
+        )
+
+    @property
+    def num_queued_tokens(self) -> int:
+        """Pulled, not yet computed."""
+        return sum(active.num_queued_tokens for active in self._active.values())
+
+    @property
+    def num_active(self) -> int:
+        """Jobs in our hands."""
+        return len(self._tasks)
+
+    def start(self, leased: LeasedJob) -> None:
+        """Take on a pulled job in the background."""
+        task = asyncio.get_running_loop().create_task(self._run(leased))
+        self._tasks.add(task)
+        task.add_done_callback(self._on_done)
+
+    def _on_done(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        self.room_changed.set()
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("a job was not settled", exc_info=error)
+
+    # One job
+
+    async def _run(self, leased: LeasedJob) -> None:
+        async with leased:
+            try:
+                job = convert.job_from_wire(leased.decode(convert.JobMessage))
+            except ServingError as err:
+                await leased.dead_letter(f"unreadable job: {err.message}")
+                return
+            with bind_request_id(job.key.request_id), attach(leased.trace_context):
+                await self._settle(leased, job)
+
+    async def _settle(self, leased: LeasedJob, job: Job) -> None:
+        """Run the job and settle its lease by how that ended."""
+        if leased.is_exhausted:
+            await self._bury(leased, job)
+            return
+        if job.key in self._active:
+            await leased.ack()  # a second delivery of what we are working on
+            return
+        error = await self._outcome(job)
+        if error is None or isinstance(error, Cancelled):
+            await leased.ack()
+        elif isinstance(error, _GivenBack):
+            await leased.nak()
+        elif isinstance(error, Internal):
+            await leased.nak(_RETRY_DELAY_S)  # another instance may not share the fault
+        else:
+            await self._report(job, error)
+            await leased.ack()
+
+    async def _bury(self, leased: LeasedJob, job: Job) -> None:
+        error = Internal(f"prefill failed {MAX_DELIVERIES} times")
+        await self._report(job, error)
+        await self.ports.release_lease(job)
+        await leased.dead_letter(error.message)
+
+    async def _outcome(self, job: Job) -> ServingError | None:
+        """Do the work; None once a decode instance has the job, else why not."""
+        with self._holding(job) as active:
+            active.work = asyncio.get_running_loop().create_task(self._work(active))
+            await asyncio.wait({active.work})
+            return _error_of(active)
+
+    @contextlib.contextmanager
+    def _holding(self, job: Job) -> Iterator[ActiveJob]:
+        active = ActiveJob(
+            job, job.estimated_compute_tokens, self._countdown(job), self.ports.release_lease
+        )
+        self._active[job.key] = active
+        try:
+            yield active
+        finally:
+            del self._active[job.key]
+
+    async def _work(self, active: ActiveJob) -> None:
+        scope = asyncio.timeout(active.left_s())
+        try:
+            self._refuse_dead(active.job)
+            with inherit_deadline(self.clock.now_unix_s() + active.left_s()):
+                async with scope:
+                    await self.ports.serve(active)
+        except TimeoutError:
+            if scope.expired():
+                raise DeadlineExceeded("the deadline passed during prefill") from None
+            raise
+        finally:
+            await active.release_lease()
+
+    def _refuse_dead(self, job: Job) -> None:
+        if self.is_cancelled(job.key):
+            raise Cancelled()
+        if 0 < job.deadline_unix_s <= self.clock.now_unix_s():
+            raise QueueTimeout("the deadline passed in the prefill queue")
+
+    def _countdown(self, job: Job) -> Callable[[], float]:
+        """Seconds left until the job's deadline, or until the default bound where it has none."""
+        end_unix_s = job.deadline_unix_s
+        if end_unix_s <= 0:
+            end_unix_s = self.clock.now_unix_s() + self.settings.default_deadline_s
+        return lambda: max(0.0, end_unix_s - self.clock.now_unix_s())
+
+    async def _report(self, job: Job, error: ServingError) -> None:
+        """Tell the recipe, also when the bus is away for a while."""
+        log.warning("prefill failed", extra={"code": error.code.name, "reason": error.message})
+        for _ in range(_REPORT_TRIES):
+            with contextlib.suppress(ServingError):
+                await self.ports.publish_failure(job, error)
+                return
+            await self.clock.sleep(_REPORT_PAUSE_S)
+        log.error("a failure could not be reported")
+
+    # From outside
+
+    async def on_cancel(self, request: convert.CancelMessage, context: MessageContext) -> None:
+        """Let go of a request, or of one of its choices; remember it for jobs still queued."""
+        request_id, choice_index = convert.cancelled_from_wire(request)
+        self._cancelled.add(_cancel_id(request_id, choice_index))
+        for key, active in list(self._active.items()):
+            if key.request_id == request_id and choice_index in (None, key.choice_index):
+                active.interrupt(Interruption.CANCELLED)
+
+    def is_cancelled(self, key: JobKey) -> bool:
+        """It was cancelled lately."""
+        return (
+            _cancel_id(key.request_id, None) in self._cancelled
+            or _cancel_id(key.request_id, key.choice_index) in self._cancelled
+        )
+
+    async def drain(self, timeout_s: float) -> None:
+        """Finish what is in hand; what is left near the end goes back to the queue."""
+        self.is_draining = True
+        self.room_changed.set()
+        if self._tasks:
+            await asyncio.wait(set(self._tasks), timeout=max(0.0, timeout_s - _NAK_GRACE_S))
+        for active in list(self._active.values()):
+            active.interrupt(Interruption.SHUTDOWN)
+        if self._tasks:
+            await asyncio.wait(set(self._tasks), timeout=_NAK_GRACE_S)
+
+
+class _GivenBack(Unavailable):
+    """Our own shutdown: another instance can do the job."""
+
+
+def _error_of(active: ActiveJob) -> ServingError | None:
+    """How the work ended, as a typed error; None when it succeeded."""
+    work = active.work
+    assert work is not None and work.done()
+    error = asyncio.CancelledError() if work.cancelled() else work.exception()
+    if error is None:
+        return None
+    if active.interruption is Interruption.CANCELLED:
+        return Cancelled()
+    if active.interruption is Interruption.SHUTDOWN:
+        return _GivenBack("prefill is shutting down")
+    if isinstance(error, ServingError):
+        return error
+    log.error("prefill failed unexpectedly", exc_info=error)
+    return Internal(f"prefill failed: {type(error).__name__}")
+
+
+def _cancel_id(request_id: str, choice_index: int | None) -> str:
+    return request_id if choice_index is None else f"{request_id}/{choice_index}"

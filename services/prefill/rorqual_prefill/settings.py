@@ -1,0 +1,48 @@
+"""Settings of a prefill instance: the only reader of its environment."""
+
+from pathlib import Path
+
+from pydantic import Field
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+
+class PrefillSettings(BaseSettings):
+    """What one prefill instance pulls, and how much it computes at a time."""
+
+    model_config = SettingsConfigDict(
+        env_prefix="RORQUAL_PREFILL_", frozen=True, populate_by_name=True, protected_namespaces=()
+    )
+
+    model_dir: Path = Field(
+        Path(".rorqual/models/smollm2-135m-instruct"),
+        validation_alias="RORQUAL_MODEL_DIR",
+        description="Hugging Face directory of the model to serve",
+    )
+    device: str = Field("cpu", description="torch device the model runs on")
+    dtype: str = Field("bfloat16", description="dtype of weights and KV")
+    num_threads: int = Field(0, ge=0, description="compute threads; 0 = one a core")
+    num_pages: int = Field(512, gt=0, description="KV pages of 128 tokens, touched lazily")
+    pool: str = Field("default", description="pool whose prefill queue this instance serves")
+    buckets: tuple[str, ...] = Field(
+        ("lt16k", "lt64k", "lt256k", "ge256k"),
+        min_length=1,
+        description="length buckets this instance pulls from",
+    )
+    step_tokens: int = Field(512, ge=128, description="most tokens one step computes")
+    step_target_s: float = Field(
+        0.4, gt=0, description="step time that shrinks a step below step_tokens on a slow machine"
+    )
+    max_queued_tokens: int = Field(
+        4096, gt=0, description="pulled, uncomputed tokens at which pulling pauses"
+    )
+    max_active: int = Field(64, gt=0, description="jobs held at a time, handovers included")
+    pull_wait_s: float = Field(1.0, gt=0, description="longest one pull waits for a job")
+    place_timeout_s: float = Field(2.0, gt=0, description="longest wait for a placement")
+    handover_timeout_s: float = Field(10.0, gt=0, description="longest wait for a decode's answer")
+    default_deadline_s: float = Field(
+        600.0, gt=0, description="bound of a job that came without a deadline"
+    )
+    store_dir: Path | None = Field(None, description="block store; default: store/ in the run dir")
+    store_capacity_bytes: int = Field(
+        8 << 30, gt=0, description="size at which the oldest blocks leave the store"
+    )

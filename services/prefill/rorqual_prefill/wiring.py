@@ -1,0 +1,173 @@
+"""How the parts of a prefill instance are put together."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from functools import partial
+
+from rorqual_engine.kv import PagedKvCache
+from rorqual_engine.models import load_model
+from rorqual_engine.models.base import CausalModel
+from rorqual_runtime import subjects
+from rorqual_runtime.blockstore import BlockStore
+from rorqual_runtime.bus import Bus
+from rorqual_runtime.errors import ServingError
+from rorqual_runtime.logs import get_logger
+from rorqual_runtime.queue import WorkQueue
+from rorqual_runtime.service import ServiceContext
+
+from rorqual_prefill import convert
+from rorqual_prefill.compute import PrefillEngine
+from rorqual_prefill.fleet import BusDecodeFleet
+from rorqual_prefill.job import Job
+from rorqual_prefill.page_io import PageIo
+from rorqual_prefill.pages import PageGate
+from rorqual_prefill.pipeline import PrefillPipeline
+from rorqual_prefill.prefix import PrefixLoader
+from rorqual_prefill.pull import pull_while_there_is_room
+from rorqual_prefill.service import PrefillPorts, PrefillService
+from rorqual_prefill.settings import PrefillSettings
+from rorqual_prefill.warm_up import warm_up
+
+log = get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class PrefillInstance:
+    """A prefill instance that serves, with the parts its tests and its shutdown look at."""
+
+    service: PrefillService
+    engine: PrefillEngine
+    cache: PagedKvCache
+
+    async def drain(self, timeout_s: float) -> None:
+        """See `PrefillService.drain`."""
+        await self.service.drain(timeout_s)
+
+
+@asynccontextmanager
+async def open_prefill(
+    ctx: ServiceContext, settings: PrefillSettings, model: CausalModel | None = None
+) -> AsyncIterator[PrefillInstance]:
+    """Load, warm up, pull; mark the context ready. Everything is closed after the block.
+
+    model: an already loaded model; by default settings.model_dir is loaded.
+    """
+    if model is None:
+        model = await asyncio.to_thread(_load, settings)
+    cache = model.new_cache(settings.num_pages)
+    await asyncio.to_thread(_warm_up, model, cache)
+    async with AsyncExitStack() as stack:
+        instance = await _build(ctx, settings, model, cache, stack)
+        await _serve(ctx, settings, instance, model)
+        ctx.mark_ready()
+        yield instance
+
+
+def _load(settings: PrefillSettings) -> CausalModel:
+    started_s = time.monotonic()
+    model = load_model(settings.model_dir, device=settings.device, dtype=settings.dtype)
+    log.info("weights loaded", extra={"took_s": round(time.monotonic() - started_s, 2)})
+    return model
+
+
+def _warm_up(model: CausalModel, cache: PagedKvCache) -> None:
+    started_s = time.monotonic()
+    warm_up(model, cache)
+    log.info("kernels warm", extra={"took_s": round(time.monotonic() - started_s, 2)})
+
+
+async def _build(
+    ctx: ServiceContext,
+    settings: PrefillSettings,
+    model: CausalModel,
+    cache: PagedKvCache,
+    stack: AsyncExitStack,
+) -> PrefillInstance:
+    """Make the parts; each is closed by the stack before those it uses."""
+    store = BlockStore(
+        settings.store_dir or ctx.settings.home / "store", settings.store_capacity_bytes
+    )
+    stack.callback(store.close)
+    page_io = PageIo(cache)
+    loader = PrefixLoader(store, fingerprint=model.fingerprint, fill_page=page_io.fill)
+    stack.push_async_callback(asyncio.to_thread, loader.close)
+    engine = PrefillEngine(
+        model, cache, step_tokens=settings.step_tokens, step_target_s=settings.step_target_s
+    )
+    engine.start()
+    stack.push_async_callback(engine.close)
+    gate = PageGate(cache)
+    pipeline = PrefillPipeline(
+        model=model,
+        page_io=page_io,
+        engine=engine,
+        gate=gate,
+        loader=loader,
+        fleet=BusDecodeFleet(ctx.bus, settings.place_timeout_s, settings.handover_timeout_s),
+        tensors=ctx.tensors,
+        forget=partial(_forget, ctx.bus, model.fingerprint),
+        on_progress=lambda: service.room_changed.set(),
+        arena_bytes=ctx.settings.shm_bytes,
+        clock=ctx.clock,
+        tracer=ctx.tracer,
+    )
+    ports = PrefillPorts(
+        serve=pipeline.serve,
+        publish_failure=partial(_publish_failure, ctx),
+        release_lease=partial(_release_lease, ctx.bus),
+    )
+    service = PrefillService(ports, gate, settings, ctx.clock)
+    return PrefillInstance(service, engine, cache)
+
+
+async def _serve(
+    ctx: ServiceContext, settings: PrefillSettings, instance: PrefillInstance, model: CausalModel
+) -> None:
+    service = instance.service
+    ctx.report_load(lambda report: convert.fill_load(report, _load_facts(instance, model)))
+    await ctx.bus.subscribe(subjects.cancel(), convert.CancelMessage, service.on_cancel)
+    queue = WorkQueue(ctx.bus)
+    await queue.ensure()
+    for bucket in settings.buckets:
+        subject = subjects.prefill_jobs(settings.pool, bucket)
+        consumer = await queue.consumer(subject, f"prefill-{settings.pool}-{bucket}")
+        ctx.track(pull_while_there_is_room(consumer, service, wait_s=settings.pull_wait_s))
+
+
+def _load_facts(instance: PrefillInstance, model: CausalModel) -> convert.LoadFacts:
+    return convert.LoadFacts(
+        num_active_requests=instance.service.num_active,
+        num_used_pages=instance.cache.num_used,
+        num_total_pages=instance.cache.num_pages,
+        queued_tokens=instance.service.num_queued_tokens,
+        tokens_per_s=instance.engine.tokens_per_s,
+        model_fingerprint=model.fingerprint,
+        max_context_tokens=model.max_context_tokens,
+    )
+
+
+async def _publish_failure(ctx: ServiceContext, job: Job, error: ServingError) -> None:
+    batch = convert.failure_to_wire(
+        job, error, sender_id=ctx.instance_id, incarnation=ctx.incarnation
+    )
+    await ctx.bus.publish(subjects.recipe_tokens(job.recipe_id), batch)
+
+
+async def _release_lease(bus: Bus, job: Job) -> None:
+    if job.kv_lease_id:
+        with contextlib.suppress(ServingError):  # it expires by itself
+            await bus.publish(subjects.kvmeta_release(), convert.release_to_wire(job.kv_lease_id))
+
+
+async def _forget(bus: Bus, fingerprint: str, keys: list[bytes], reason: str) -> None:
+    log.warning("kvmeta promised blocks in vain", extra={"num": len(keys), "reason": reason})
+    with contextlib.suppress(ServingError):  # the next reader will say so again
+        await bus.publish(
+            subjects.kvmeta_forget(), convert.forget_to_wire(fingerprint, keys, reason)
+        )
