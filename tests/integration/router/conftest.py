@@ -1,0 +1,189 @@
+"""A router in this process on a real broker, amid a fleet that only reports its load."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+
+import pytest_asyncio
+from rorqual_proto.v1 import grammar_pb2, kvmeta_pb2, load_pb2, prefill_pb2, router_pb2
+from rorqual_router.service import RouterService
+from rorqual_router.settings import RouterSettings
+from rorqual_runtime import subjects
+from rorqual_runtime.bus import Bus
+from rorqual_runtime.queue import WorkQueue
+from rorqual_runtime.service import open_service
+from rorqual_runtime.settings import RuntimeSettings
+
+
+@dataclass
+class FakeFleet:
+    """Instances that report and hold nothing. Change `reports`, then `say`."""
+
+    bus: Bus
+    reports: dict[str, load_pb2.LoadReport] = field(default_factory=dict)
+    seq: int = 0
+
+    def add_prefill(self, instance_id: str = "p0", **fields) -> None:
+        self.reports[instance_id] = load_pb2.LoadReport(
+            service="prefill",
+            instance_id=instance_id,
+            incarnation=1,
+            prefill=load_pb2.PrefillLoad(tokens_per_s=1000),
+            model_fingerprint="engine-fingerprint",
+            max_context_tokens=8192,
+            **fields,
+        )
+
+    def add_decode(self, instance_id: str, num_running: int = 0, max_running: int = 64, **fields):
+        fields = {"num_total_pages": 4096, "incarnation": 1, **fields}
+        self.reports[instance_id] = load_pb2.LoadReport(
+            service="decode",
+            instance_id=instance_id,
+            decode=load_pb2.DecodeLoad(num_running=num_running, max_running=max_running),
+            **fields,
+        )
+
+    async def say(self) -> None:
+        self.seq += 1
+        for report in self.reports.values():
+            report.seq = self.seq
+            await self.bus.publish(subjects.load(report.service, report.instance_id), report)
+        await self.bus.connection.flush()
+
+    async def keep_saying(self) -> None:
+        while True:
+            await self.say()
+            await asyncio.sleep(0.1)
+
+
+@dataclass
+class FakeKvmeta:
+    """Answers matches as told, and remembers."""
+
+    num_blocks: int = 0
+    delay_s: float = 0.0
+    requests: list[kvmeta_pb2.MatchRequest] = field(default_factory=list)
+    released: list[str] = field(default_factory=list)
+
+    async def serve(self, bus: Bus) -> None:
+        await bus.serve(
+            subjects.kvmeta_match(),
+            kvmeta_pb2.MatchRequest,
+            kvmeta_pb2.MatchReply,
+            self.on_match,
+            name="match",
+        )
+        await bus.subscribe(
+            subjects.kvmeta_release(), kvmeta_pb2.ReleaseLeaseRequest, self.on_release
+        )
+
+    async def on_match(self, request, _context):
+        self.requests.append(request)
+        await asyncio.sleep(self.delay_s)
+        return kvmeta_pb2.MatchReply(
+            match=kvmeta_pb2.Match(num_matched_blocks=self.num_blocks, lease_id="lease-1")
+        )
+
+    async def on_release(self, request, _context):
+        self.released.append(request.lease_id)
+
+
+@dataclass
+class FakeGrammar:
+    """Compiles at once, or fails with `error`."""
+
+    error: Exception | None = None
+
+    async def serve(self, bus: Bus) -> None:
+        await bus.serve(
+            subjects.grammar_compile(),
+            grammar_pb2.CompileRequest,
+            grammar_pb2.CompileReply,
+            self.on_compile,
+            name="compile",
+        )
+
+    async def on_compile(self, request, _context):
+        if self.error:
+            raise self.error
+        reply = grammar_pb2.CompileReply()
+        reply.compiled.grammar.owner_id = "grammar-1"
+        return reply
+
+
+@dataclass
+class Client:
+    """What gateway and prefill ask of routers, and what lies on the queue afterwards."""
+
+    bus: Bus
+    queue: WorkQueue
+
+    async def submit(self, *generations, timeout_s: float = 5.0) -> router_pb2.Submitted:
+        request = router_pb2.SubmitRequest(generations=generations)
+        reply = await self.bus.request(
+            subjects.router_submit(), request, router_pb2.SubmitReply, timeout_s=timeout_s
+        )
+        return reply.submitted
+
+    async def place(self, request_id: str, *, excluded=(), num_tokens: int = 300) -> str:
+        request = router_pb2.PlaceRequest(
+            request_id=request_id,
+            num_context_tokens=num_tokens,
+            max_new_tokens=64,
+            excluded_ids=excluded,
+        )
+        reply = await self.bus.request(
+            subjects.router_place(), request, router_pb2.PlaceReply, timeout_s=5.0
+        )
+        return reply.placement.decode_id
+
+    async def jobs(self, bucket: str = "lt16k", max_jobs: int = 50) -> list:
+        consumer = await self.queue.consumer(
+            subjects.prefill_jobs("default", bucket), f"test-{bucket}"
+        )
+        leased = await consumer.pull(max_jobs, 0.5)
+        for job in leased:
+            job.decode(prefill_pb2.PrefillJob)
+            await job.ack()
+        return [job.message for job in leased]
+
+
+@contextlib.asynccontextmanager
+async def running_router(
+    settings: RuntimeSettings, instance_id: str = "router-test", **fields
+) -> AsyncIterator[RouterService]:
+    """A router that serves until the block ends."""
+    runtime = settings.model_copy(update={"instance_id": instance_id})
+    async with open_service("router", runtime) as ctx:
+        queue = WorkQueue(ctx.bus)
+        await queue.ensure()
+        service = RouterService(ctx, queue, RouterSettings(**fields))
+        await service.start()
+        yield service
+
+
+@pytest_asyncio.fixture
+async def bus(runtime_settings) -> AsyncIterator[Bus]:
+    bus = await Bus.connect(runtime_settings, "fake", instance_id="fake-1")
+    yield bus
+    await bus.close()
+
+
+@pytest_asyncio.fixture
+async def fleet(bus) -> AsyncIterator[FakeFleet]:
+    """One prefill and two decode instances, reporting ten times a second."""
+    fleet = FakeFleet(bus)
+    fleet.add_prefill()
+    fleet.add_decode("d0")
+    fleet.add_decode("d1")
+    saying = asyncio.create_task(fleet.keep_saying())
+    yield fleet
+    saying.cancel()
+
+
+@pytest_asyncio.fixture
+async def client(bus) -> Client:
+    queue = WorkQueue(bus)
+    await queue.ensure()
+    return Client(bus, queue)
