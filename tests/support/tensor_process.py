@@ -17,6 +17,7 @@ import numpy as np
 from rorqual_proto.v1 import tensor_pb2
 from rorqual_runtime.settings import RuntimeSettings
 from rorqual_runtime.tensors import TensorPlane
+from rorqual_runtime.tensors.segment import remove_dead_segments
 
 REPLY_TIMEOUT_S = 30.0
 HOST_ID = "test-host"
@@ -90,8 +91,9 @@ class TensorProcess:
         await self._process.wait()
 
     async def end(self) -> None:
-        """Let it close in good order; kill it when it does not."""
+        """Let it close in good order, or clean up behind it when a test has killed it."""
         if self._process.returncode is not None:
+            remove_dead_segments()
             return
         assert self._process.stdin is not None
         self._process.send_signal(signal.SIGCONT)
