@@ -45,6 +45,8 @@ __all__ = ["Bus", "MessageContext", "Subscription"]
 MAX_HANDLER_S = 300.0
 """Bound of a handler whose caller named no deadline."""
 CLOSE_GRACE_S = 2.0
+MAX_SUBSCRIBER_S = 30.0
+"""Bound of a subscriber's handler for one message: others wait behind it."""
 
 log = get_logger(__name__)
 
@@ -81,6 +83,7 @@ class Bus:
             load=lambda: self.load(),
         )
         self._micro_started = False
+        self._shared: list[Subscription] = []
 
     @classmethod
     async def connect(
@@ -177,18 +180,22 @@ class Bus:
     ) -> Subscription:
         """Hand each message to the handler, one at a time and in order.
 
-        A message that can't be parsed and a handler that raises are logged, and it goes on.
+        A message that can't be parsed, a handler that raises and one that takes more than 30 s are
+        logged, and it goes on.
         """
 
         async def on_message(msg: Msg) -> None:
             try:
                 with attach(trace_context(msg.headers)):
                     message = parse_message(message_type, msg.data)
-                    await handler(message, message_context(msg.subject, msg.headers))
+                    async with asyncio.timeout(MAX_SUBSCRIBER_S):
+                        await handler(message, message_context(msg.subject, msg.headers))
             except Exception:
                 log.exception("a subscriber failed", extra={"subject": msg.subject})
 
         subscription = await self.connection.subscribe(subject, on_message, queue=queue)
+        if queue:
+            self._shared.append(subscription)
         await self.connection.flush()
         return subscription
 
@@ -231,10 +238,16 @@ class Bus:
         await self.connection.flush()
 
     async def stop_shared(self) -> None:
-        """Take no new requests on subjects that other instances also serve; what arrived already
-        is answered, and subjects of this instance alone stay."""
-        with contextlib.suppress(nats.errors.Error, TimeoutError, OSError):
-            await asyncio.gather(*(e.drain() for e in self._micro.endpoints if e.is_shared))
+        """Take nothing new on subjects that other instances also serve; what arrived already is
+        handled, and subjects of this instance alone stay. Bounded."""
+        if not self.is_connected:
+            return
+        endpoints = [e.drain() for e in self._micro.endpoints if e.is_shared]
+        subscriptions, self._shared = self._shared, []
+        leaving = [s.drain() for s in subscriptions]  # type: ignore[no-untyped-call]
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(CLOSE_GRACE_S):
+                await asyncio.gather(*endpoints, *leaving, return_exceptions=True)
 
 
 class _Served:

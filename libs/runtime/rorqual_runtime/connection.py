@@ -21,7 +21,10 @@ RECONNECT_WAIT_S = 0.1
 PING_INTERVAL_S = 5
 LOG_INTERVAL_S = 3.0
 BACKGROUND_GRACE_S = 1.0
+POLL_S = 0.02
 HEADER_RESERVE_BYTES = 1024
+MAX_UNSENT_BYTES = 8 << 20
+"""A broker that stops reading is given up on with this much waiting to be sent."""
 FIRST_BACKOFF_S, MAX_BACKOFF_S = 0.005, 0.25
 
 log = get_logger(__name__)
@@ -101,6 +104,8 @@ class BrokerConnection:
                     max_reconnect_attempts=-1,
                     reconnect_time_wait=RECONNECT_WAIT_S,  # type: ignore[arg-type]
                     connect_timeout=2,
+                    pending_size=4 * MAX_UNSENT_BYTES,
+                    flush_timeout=PUBLISH_TIMEOUT_S,
                     ping_interval=PING_INTERVAL_S,
                     max_outstanding_pings=2,
                     error_cb=self._note_error,
@@ -108,9 +113,10 @@ class BrokerConnection:
                     reconnected_cb=self._note_reconnect,
                 )
         except TimeoutError:
+            reason = f" ({self.client.last_error})" if self.client.last_error else ""
             await self.client.close()
             raise Unavailable(
-                f"no NATS server at {', '.join(servers)} within {timeout_s:g} s"
+                f"no NATS server at {', '.join(servers)} within {timeout_s:g} s{reason}"
             ) from None
         self._inbox = self.client.new_inbox()
         await self.client.subscribe(f"{self._inbox}.*", cb=self._on_reply)
@@ -138,11 +144,17 @@ class BrokerConnection:
 
     async def wait_connected(self, timeout_s: float) -> None:
         """Raises: Unavailable when still disconnected after `timeout_s`."""
+        await self._wait_for(lambda: self.client.is_connected, timeout_s)
+
+    def _can_send(self) -> bool:
+        return self.client.is_connected and self.client.pending_data_size < MAX_UNSENT_BYTES
+
+    async def _wait_for(self, condition: Callable[[], bool], timeout_s: float) -> None:
         until_s = time.monotonic() + timeout_s
-        while not self.client.is_connected:
+        while not condition():
             if self._closing or time.monotonic() >= until_s:
                 raise Unavailable("the message bus is unreachable")
-            await asyncio.sleep(0.02)
+            await asyncio.sleep(POLL_S)
 
     def check_size(self, num_bytes: int) -> None:
         """Raises: RequestTooLarge when the broker would refuse a payload of this size."""
@@ -161,11 +173,11 @@ class BrokerConnection:
     ) -> None:
         """Hand the message to the broker.
 
-        Raises: RequestTooLarge before sending, Unavailable when disconnected for `timeout_s`.
+        Raises: RequestTooLarge before sending, Unavailable when the broker is away, or reads
+        nothing, for `timeout_s`.
         """
         self.check_size(len(payload))
-        if not self.client.is_connected:
-            await self.wait_connected(timeout_s)
+        await self._wait_for(self._can_send, timeout_s)
         try:
             await self.client.publish(subject, payload, reply=reply, headers=headers or None)
         except (nats.errors.Error, OSError) as error:

@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 from rorqual_runtime.connection import BrokerConnection
-from rorqual_runtime.errors import Internal, NoCapacity, ServingError
+from rorqual_runtime.errors import Internal, NoCapacity, ServingError, Unavailable
 
 API_TIMEOUT_S = 5.0
 _STREAM_NAME_IN_USE = 10058
@@ -48,9 +48,14 @@ class JetStreamApi:
         return int(reply["state"]["messages"])
 
     async def _call(self, name: str, body: dict[str, Any]) -> dict[str, Any]:
-        msg = await self._connection.request(
-            f"$JS.API.{name}", json.dumps(body).encode(), {}, timeout_s=API_TIMEOUT_S
-        )
+        try:
+            msg = await self._connection.request(
+                f"$JS.API.{name}", json.dumps(body).encode(), {}, timeout_s=API_TIMEOUT_S
+            )
+        except Unavailable as error:
+            raise Unavailable(
+                "JetStream does not answer; is the broker started with it?"
+            ) from error
         return parse_api_reply(msg.data)
 
 

@@ -97,6 +97,23 @@ async def test_a_broker_that_answers_nothing_ends_in_deadline_exceeded(
     assert await ask_place(caller_bus, "1") == "decode-1"
 
 
+async def test_a_broker_that_reads_nothing_does_not_fill_the_memory(
+    nats_server: NatsServer, server_bus: Bus, caller_bus: Bus
+) -> None:
+    await serve_place(server_bus, answer_place)
+    nats_server.pause()
+    sent_bytes = 0
+    try:
+        with pytest.raises(Unavailable):
+            while True:
+                await caller_bus.connection.publish("sink", bytes(256 << 10), timeout_s=0.3)
+                sent_bytes += 256 << 10
+    finally:
+        nats_server.resume()
+    assert sent_bytes < 32 << 20
+    assert await ask_place(caller_bus, "1") == "decode-1"
+
+
 async def test_queued_jobs_survive_and_a_waiting_pull_gets_the_next_one(
     nats_server: NatsServer, server_bus: Bus, caller_bus: Bus
 ) -> None:

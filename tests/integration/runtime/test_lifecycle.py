@@ -138,6 +138,33 @@ async def test_a_drain_that_takes_too_long_is_cut(nats_server: NatsServer, tmp_p
     assert (code, out.split()) == (0, ["draining", "closed"])
 
 
+async def test_it_stops_while_the_broker_is_away(nats_server: NatsServer, tmp_path: Path) -> None:
+    async with probe("serve", nats_server.url, tmp_path) as running:
+        assert await running.line() == "ready"
+        await nats_server.kill()
+        await asyncio.sleep(0.3)
+        running.process.send_signal(signal.SIGTERM)
+        code, out, err = await running.end(timeout_s=8)
+    assert code == 0
+    assert out.split() == ["draining", "drained", "closed"]
+    assert "Traceback" not in err
+
+
+async def test_a_collector_that_is_away_does_not_delay_the_end(
+    nats_server: NatsServer, caller_bus: Bus, tmp_path: Path
+) -> None:
+    endpoint = f"http://127.0.0.1:{free_port()}"
+    async with probe("serve", nats_server.url, tmp_path, RORQUAL_OTLP_ENDPOINT=endpoint) as running:
+        assert await running.line() == "ready"
+        request = router_pb2.PlaceRequest(request_id="r")
+        await caller_bus.request(
+            subjects.router_place(), request, router_pb2.PlaceReply, timeout_s=2
+        )
+        running.process.send_signal(signal.SIGTERM)
+        code, _, _ = await running.end(timeout_s=8)
+    assert code == 0
+
+
 async def test_a_second_signal_ends_at_once(nats_server: NatsServer, tmp_path: Path) -> None:
     async with probe("stuck", nats_server.url, tmp_path) as running:
         assert await running.line() == "ready"
