@@ -1,0 +1,177 @@
+"""`rorqual`: arguments in, exit code out; wiring only."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from rorqual_cli.model import DEFAULT_MODEL
+from rorqual_cli.options import FleetOptions
+from rorqual_cli.problems import CliError
+from rorqual_cli.report import make_reporter
+from rorqual_cli.state import running_state
+
+_COUNTED = ("prefill", "decode", "vision", "recipe")
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Entry point of the `rorqual` script."""
+    arguments = list(sys.argv[1:] if arguments is None else arguments)
+    options = _parser().parse_args(arguments)
+    try:
+        code = int(options.run(options, arguments))
+    except CliError as error:
+        print(f"rorqual: {error}", file=sys.stderr)
+        code = int(error.exit_code)
+    except KeyboardInterrupt:
+        code = 130
+    sys.exit(code)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="rorqual", description="A local Rorqual fleet.")
+    home = argparse.ArgumentParser(add_help=False)
+    default_home = Path(os.environ.get("RORQUAL_HOME", ".rorqual"))
+    home.add_argument("--home", type=Path, default=default_home, help="run directory")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    _add_up(commands, home)
+    _add_small(commands, home)
+    _add_chat(commands, home)
+    return parser
+
+
+def _add_up(
+    commands: argparse._SubParsersAction[argparse.ArgumentParser], home: argparse.ArgumentParser
+) -> None:
+    up = commands.add_parser("up", parents=[home], help="start a fleet on this machine")
+    up.add_argument("--model", default=DEFAULT_MODEL, help="known id, GGUF file or directory")
+    up.add_argument("--host", default="127.0.0.1", help="address the gateway listens on")
+    up.add_argument("--port", type=_port, default=8000, help="port of the gateway; 0 = any")
+    for service in _COUNTED:
+        up.add_argument(f"--{service}", type=_count, default=1, metavar="N", help="instances")
+    for service in ("prefill", "decode"):
+        up.add_argument(f"--max-{service}", type=_count, metavar="N", help="the scaler's bound")
+    up.add_argument("--otlp-endpoint", help="send spans here, e.g. http://127.0.0.1:4317")
+    up.add_argument("--drain", type=float, default=10.0, metavar="S", help="grace at the end")
+    up.add_argument("--detach", action="store_true", help="return once the fleet is ready")
+    up.set_defaults(run=_up)
+
+
+def _add_small(
+    commands: argparse._SubParsersAction[argparse.ArgumentParser], home: argparse.ArgumentParser
+) -> None:
+    down = commands.add_parser("down", parents=[home], help="stop the fleet")
+    down.set_defaults(run=_down)
+    ps = commands.add_parser("ps", parents=[home], help="live instances")
+    ps.add_argument("--nats-url", help="default: that of the fleet in --home")
+    ps.set_defaults(run=_ps)
+    trace = commands.add_parser("trace", parents=[home], help="one request as a tree of spans")
+    trace.add_argument("id", nargs="?", help="trace id or request id; default: newest request")
+    trace.set_defaults(run=_trace)
+    model = commands.add_parser("model", help="models on disk")
+    prepare = model.add_subparsers(required=True, metavar="ACTION").add_parser(
+        "prepare", parents=[home], help="fetch and convert a model"
+    )
+    prepare.add_argument("--model", default=DEFAULT_MODEL, help="known id, GGUF file or directory")
+    prepare.add_argument("--verify", action="store_true", help="hash every file")
+    prepare.set_defaults(run=_prepare)
+
+
+def _add_chat(
+    commands: argparse._SubParsersAction[argparse.ArgumentParser], home: argparse.ArgumentParser
+) -> None:
+    chat = commands.add_parser("chat", parents=[home], help="talk to the model")
+    chat.add_argument("question", nargs="*", help="one question; without it a conversation")
+    chat.add_argument("--url", help="gateway; default: that of the fleet in --home")
+    chat.add_argument("--model", help="default: the first one served")
+    chat.add_argument("--system", help="system message")
+    chat.add_argument("--api-key", default=os.environ.get("OPENAI_API_KEY"))
+    chat.add_argument("--max-tokens", type=_count, metavar="N")
+    chat.add_argument("--temperature", type=float, metavar="T")
+    chat.set_defaults(run=_chat)
+
+
+def _up(options: argparse.Namespace, arguments: Sequence[str]) -> int:
+    from rorqual_cli.up import run_detached, run_foreground
+
+    report = make_reporter()
+    if options.detach:
+        rest = [argument for argument in arguments[1:] if argument != "--detach"]
+        return run_detached(rest, options.home, report)
+    fleet = FleetOptions(
+        home=options.home,
+        model=options.model,
+        host=options.host,
+        port=options.port,
+        num_instances={service: getattr(options, service) for service in _COUNTED},
+        max_prefill=options.max_prefill,
+        max_decode=options.max_decode,
+        otlp_endpoint=options.otlp_endpoint,
+        drain_s=options.drain,
+    )
+    return run_foreground(fleet, report)
+
+
+def _down(options: argparse.Namespace, _arguments: Sequence[str]) -> int:
+    from rorqual_cli.down import down
+
+    return down(options.home, make_reporter())
+
+
+def _ps(options: argparse.Namespace, _arguments: Sequence[str]) -> int:
+    from rorqual_cli.ps import ps
+
+    return ps(options.nats_url or running_state(options.home).nats_url)
+
+
+def _trace(options: argparse.Namespace, _arguments: Sequence[str]) -> int:
+    from rorqual_cli.trace import trace
+
+    return trace(options.home, options.id)
+
+
+def _prepare(options: argparse.Namespace, _arguments: Sequence[str]) -> int:
+    from rorqual_cli.model import prepare
+
+    say = make_reporter().say
+    home = options.home.resolve()
+    asyncio.run(prepare(options.model, home, say, verify_all=options.verify))
+    return 0
+
+
+def _chat(options: argparse.Namespace, _arguments: Sequence[str]) -> int:
+    from rorqual_cli.chat import Conversation, ask_once, open_client, served_model, talk
+
+    base_url = options.url or running_state(options.home).base_url
+    question = " ".join(options.question)
+    if not question and not sys.stdin.isatty():
+        question = sys.stdin.read().strip()
+    with open_client(base_url, options.api_key) as client:
+        conversation = Conversation(
+            client, options.model or served_model(client), options.max_tokens, options.temperature
+        )
+        if options.system:
+            conversation.messages.append({"role": "system", "content": options.system})
+        return ask_once(conversation, question) if question else talk(conversation)
+
+
+def _port(text: str) -> int:
+    number = int(text)
+    if not 0 <= number <= 65535:
+        raise argparse.ArgumentTypeError("a port is between 0 and 65535")
+    return number
+
+
+def _count(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError("must be at least 1")
+    return number
+
+
+if __name__ == "__main__":
+    main()

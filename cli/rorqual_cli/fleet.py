@@ -1,0 +1,155 @@
+"""A whole fleet on this machine: NATS, Redis and every service, as processes we own."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import IO
+
+from rorqual_cli.model import ensure_model
+from rorqual_cli.options import STOP_ORDER, FleetOptions
+from rorqual_cli.preflight import check_port, check_room
+from rorqual_cli.processes import ManagedProcess, ProcessSpec, start_fresh_log
+from rorqual_cli.readiness import connect, wait_for_gateway, wait_for_port, wait_until_ready
+from rorqual_cli.report import Reporter
+from rorqual_cli.servers import free_port, nats_spec, redis_spec
+from rorqual_cli.specs import Endpoints, service_specs
+from rorqual_cli.state import FleetState, lock_home, own_record, record_of, remove_state
+from rorqual_cli.supervisor import supervise
+
+_SERVER_TIMEOUT_S = 20.0
+_STOP_SLACK_S = 8.0
+"""Beyond its drain, for a process to close what it holds."""
+
+
+class Fleet:
+    """Start, watch and stop one fleet. `start` may be cancelled; call `stop` in any case."""
+
+    def __init__(self, options: FleetOptions, report: Reporter) -> None:
+        self._options = options
+        self._report = report
+        self.home = options.home.resolve()
+        self.processes: dict[str, ManagedProcess] = {}
+        """By instance id, servers included."""
+        self.endpoints = Endpoints(
+            options.host, options.port or free_port(), free_port(), free_port()
+        )
+        self.is_ready = False
+        self._lock: IO[str] | None = None
+        self._watchers: list[asyncio.Task[None]] = []
+
+    @property
+    def base_url(self) -> str:
+        return self.endpoints.base_url
+
+    @property
+    def nats_url(self) -> str:
+        return self.endpoints.nats_url
+
+    async def start(self) -> None:
+        """Return once the fleet answers requests. Raises: CliError."""
+        self._lock = lock_home(self.home)
+        check_port(self.endpoints.host, self.endpoints.port)
+        check_room(self.home)
+        started_s = time.monotonic()
+        model_dir = await ensure_model(self._options.model, self.home, self._report.say)
+        await self._start_servers()
+        specs = service_specs(self._options, self.home, model_dir, self.endpoints)
+        for spec in specs:
+            await self._start_process(spec)
+        self._write_state()
+        self._report.say(f"starting {len(specs)} services; logs: {self.home / 'logs'}")
+        await self._wait_until_ready(started_s)
+        self.is_ready = True
+        self._write_state()
+        self._watch()
+
+    async def stop(self) -> None:
+        """Drain and end everything in order; bounded by the drain time of each group."""
+        await self._end_watchers()
+        grace_s = self._options.drain_s + _STOP_SLACK_S
+        for services in STOP_ORDER:
+            group = [p for p in self.processes.values() if p.spec.service in services]
+            running = [p for p in group if p.is_running]
+            ended = await asyncio.gather(*(p.stop(grace_s) for p in running))
+            for process, ended_itself in zip(running, ended, strict=True):
+                if not ended_itself:
+                    self._report.say(f"{process.spec.name} had to be killed")
+        self._forget()
+
+    def kill(self) -> None:
+        """End everything at once, without drain. `stop` may still be running; it then returns."""
+        for process in self.processes.values():
+            process.send_signal(signal.SIGKILL)
+
+    def _forget(self) -> None:
+        if self._lock is not None:
+            remove_state(self.home)
+            self._lock.close()
+            self._lock = None
+
+    async def _start_servers(self) -> None:
+        ports = {"nats": self.endpoints.nats_port, "redis": self.endpoints.redis_port}
+        makers: dict[str, Callable[[Path, int], ProcessSpec]] = {
+            "nats": nats_spec,
+            "redis": redis_spec,
+        }
+        for name, make_spec in makers.items():
+            await self._start_process(make_spec(self.home, ports[name]))
+        self._write_state()
+        for name, port in ports.items():
+            await wait_for_port(self.processes[name], port, _SERVER_TIMEOUT_S)
+
+    async def _start_process(self, spec: ProcessSpec) -> None:
+        start_fresh_log(spec.log_path)
+        process = ManagedProcess(spec)
+        self.processes[spec.name] = process
+        await process.start()
+
+    async def _wait_until_ready(self, started_s: float) -> None:
+        services = [p for p in self.processes.values() if p.spec.service not in ("nats", "redis")]
+        nc = await connect(self.nats_url)
+        try:
+            await wait_until_ready(
+                nc,
+                services,
+                self._report,
+                started_s=started_s,
+                timeout_s=self._options.ready_timeout_s,
+            )
+        finally:
+            self._report.waiting("")
+            await nc.close()
+        await wait_for_gateway(self.base_url, timeout_s=20.0, check=lambda: None)
+
+    def _watch(self) -> None:
+        if not self._options.restart:
+            return
+        for process in self.processes.values():
+            watch = supervise(process, self._report.say, self._write_state)
+            self._watchers.append(asyncio.create_task(watch))
+
+    async def _end_watchers(self) -> None:
+        for watcher in self._watchers:
+            watcher.cancel()
+        await asyncio.gather(*self._watchers, return_exceptions=True)
+        self._watchers.clear()
+
+    def _write_state(self) -> None:
+        records = []
+        for process in self.processes.values():
+            if process.is_running and process.pid is not None:
+                with suppress(ProcessLookupError):
+                    records.append(record_of(process.spec.name, process.pid))
+        FleetState(
+            supervisor=own_record("supervisor"),
+            base_url=self.base_url,
+            nats_url=self.nats_url,
+            redis_url=self.endpoints.redis_url,
+            is_ready=self.is_ready,
+            processes=records,
+        ).write(self.home)

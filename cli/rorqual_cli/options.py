@@ -1,0 +1,58 @@
+"""What a fleet consists of."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from rorqual_cli.model import DEFAULT_MODEL
+
+SERVICES = (
+    "router",
+    "kvmeta",
+    "recipe",
+    "grammar",
+    "vision",
+    "prefill",
+    "decode",
+    "scaler",
+    "gateway",
+)
+"""In start order; everything may start before what it needs, and waits for it."""
+
+STOP_ORDER = (
+    ("scaler", "gateway"),
+    ("prefill", "decode", "vision"),
+    ("recipe", "router", "grammar", "kvmeta"),
+    ("redis", "nats"),
+)
+"""Requests end at the gateway first, while everything that answers them still runs."""
+
+
+@dataclass(frozen=True)
+class FleetOptions:
+    """Everything `rorqual up` can be told."""
+
+    home: Path = Path(".rorqual")
+    model: str = DEFAULT_MODEL
+    host: str = "127.0.0.1"
+    port: int = 8000
+    """0 = any free one."""
+    num_instances: Mapping[str, int] = field(default_factory=dict)
+    """By service; one of each where nothing is said."""
+    max_prefill: int | None = None
+    """Upper bound of the scaler; None: what is started, so nothing is ever added."""
+    max_decode: int | None = None
+    otlp_endpoint: str | None = None
+    restart: bool = True
+    """Whether a crashed process is started again."""
+    drain_s: float = 10.0
+    """Grace of each process for work under way at the end."""
+    ready_timeout_s: float = 180.0
+    env: Mapping[str, str] = field(default_factory=dict)
+    """Settings for all services, RORQUAL_*, on top of our own environment."""
+
+    def count(self, service: str) -> int:
+        """Instances of a service to start."""
+        return self.num_instances.get(service, 1)

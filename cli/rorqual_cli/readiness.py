@@ -1,0 +1,113 @@
+"""When a fleet can answer: every instance says ready, and the gateway says so over HTTP."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterable
+
+import httpx
+import nats
+from nats.aio.client import Client
+from rorqual_runtime.discovery import discover
+
+from rorqual_cli.problems import CliError
+from rorqual_cli.processes import ManagedProcess
+from rorqual_cli.report import Reporter
+
+_POLL_S = 0.1
+_CONNECT_TIMEOUT_S = 10.0
+
+
+async def wait_for_port(process: ManagedProcess, port: int, timeout_s: float) -> None:
+    """Raises: CliError when the process ends or does not listen in time."""
+
+    async def listening() -> bool:
+        try:
+            _, writer = await asyncio.open_connection("127.0.0.1", port)
+        except OSError:
+            return False
+        writer.close()
+        return True
+
+    end_s = time.monotonic() + timeout_s
+    while not await listening():
+        _raise_if_ended([process])
+        if time.monotonic() > end_s:
+            raise _not_ready([process.spec.name], timeout_s)
+        await asyncio.sleep(0.02)
+
+
+async def connect(nats_url: str) -> Client:
+    """A client for discovery. Raises: CliError."""
+    try:
+        return await nats.connect(nats_url, connect_timeout=int(_CONNECT_TIMEOUT_S))
+    except (OSError, TimeoutError, nats.errors.Error) as error:
+        raise CliError(f"NATS at {nats_url} can't be reached ({error})") from error
+
+
+async def wait_until_ready(
+    nc: Client,
+    processes: Iterable[ManagedProcess],
+    report: Reporter,
+    *,
+    started_s: float,
+    timeout_s: float,
+) -> None:
+    """Return once every process says ready; each is reported with the time it took.
+
+    Raises: CliError when one ends or the time is up.
+    """
+    missing = {process.spec.name: process for process in processes}
+    while missing:
+        for instance in await discover(nc, timeout_s=_POLL_S):
+            if instance.ready and instance.id in missing:
+                elapsed_s = time.monotonic() - started_s
+                report.say(f"  {instance.id:<12} ready after {elapsed_s:5.1f} s")
+                del missing[instance.id]
+        _raise_if_ended(missing.values())
+        elapsed_s = time.monotonic() - started_s
+        if missing and elapsed_s > timeout_s:
+            raise _not_ready(sorted(missing), timeout_s)
+        report.waiting(_waiting_text(sorted(missing), elapsed_s))
+
+
+async def wait_for_gateway(base_url: str, *, timeout_s: float, check: Callable[[], None]) -> None:
+    """Return once GET /ready answers 200; `check` may raise between tries.
+
+    Raises: CliError with the gateway's own reason when the time is up.
+    """
+    end_s = time.monotonic() + timeout_s
+    reason = "no answer"
+    async with httpx.AsyncClient(trust_env=False, timeout=5.0) as client:
+        while time.monotonic() < end_s:
+            try:
+                answer = await client.get(f"{base_url}/ready")
+                if answer.status_code == 200:
+                    return
+                reason = answer.text[:200]
+            except httpx.HTTPError as error:
+                reason = str(error) or type(error).__name__
+            check()
+            await asyncio.sleep(_POLL_S)
+    raise CliError(f"the gateway did not become ready: {reason}", "see home/logs/gateway-1.log")
+
+
+def _waiting_text(missing: list[str], elapsed_s: float) -> str:
+    return f"{elapsed_s:.0f} s, waiting for {', '.join(missing)}" if missing else ""
+
+
+def _raise_if_ended(processes: Iterable[ManagedProcess]) -> None:
+    for process in processes:
+        if not process.is_running:
+            raise CliError(
+                f"{process.spec.name} ended while starting (exit code {process.exit_code}): "
+                f"{process.log_tail()}",
+                f"see {process.spec.log_path}",
+            )
+
+
+def _not_ready(names: list[str], timeout_s: float) -> CliError:
+    return CliError(
+        f"{', '.join(names)} not ready after {timeout_s:.0f} s", "see the logs in home/logs"
+    )

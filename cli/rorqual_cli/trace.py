@@ -1,0 +1,140 @@
+"""`rorqual trace`: one request as a tree of spans with milliseconds, from the local trace files."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rorqual_cli.problems import CliError
+
+REQUEST_ID = "rorqual.request_id"
+_SHOWN_ATTRIBUTES = 6
+_HIDDEN_ATTRIBUTES = frozenset({REQUEST_ID})
+
+
+@dataclass(frozen=True)
+class Span:
+    """One line of a trace file."""
+
+    trace_id: str
+    span_id: str
+    parent_id: str
+    name: str
+    service: str
+    start_unix_ns: int
+    end_unix_ns: int
+    attributes: dict[str, Any]
+    is_error: bool
+
+    @property
+    def request_id(self) -> str:
+        return str(self.attributes.get(REQUEST_ID, ""))
+
+
+def trace(home: Path, wanted: str | None) -> int:
+    """Print the tree of a trace id, a request id, or the newest request.
+
+    Raises: CliError when there is none.
+    """
+    spans = find_trace(read_spans(home / "traces"), wanted)
+    if not spans:
+        what = f"no trace of {wanted}" if wanted else "no trace"
+        raise CliError(
+            f"{what} in {home / 'traces'}", "spans are written about a second after they end"
+        )
+    for line in tree_lines(spans):
+        print(line)
+    return 0
+
+
+def read_spans(directory: Path) -> Iterator[Span]:
+    """All spans of the directory's files, rotated ones too; unreadable lines are left out."""
+    for path in sorted(directory.glob("*.jsonl*")):
+        with path.open(encoding="utf-8", errors="replace") as lines:
+            for line in lines:
+                span = _span(line)
+                if span is not None:
+                    yield span
+
+
+def _span(line: str) -> Span | None:
+    try:
+        record = json.loads(line)
+        return Span(
+            trace_id=record["trace_id"],
+            span_id=record["span_id"],
+            parent_id=record.get("parent_id") or "",
+            name=record["name"],
+            service=str(record.get("service", "")).removeprefix("rorqual-"),
+            start_unix_ns=int(record["start_unix_ns"]),
+            end_unix_ns=int(record["end_unix_ns"]),
+            attributes=dict(record.get("attributes") or {}),
+            is_error=record.get("status") == "ERROR",
+        )
+    except (ValueError, KeyError, TypeError):
+        return None
+
+
+def find_trace(spans: Iterable[Span], wanted: str | None) -> list[Span]:
+    """The spans of one trace: by trace id, by request id, or the newest that has a request id."""
+    by_trace: dict[str, list[Span]] = defaultdict(list)
+    for span in spans:
+        by_trace[span.trace_id].append(span)
+    if wanted is None:
+        requests = [t for t in by_trace.values() if any(s.request_id for s in t)]
+        return max(requests, key=lambda t: min(s.start_unix_ns for s in t), default=[])
+    if wanted in by_trace:
+        return by_trace[wanted]
+    matching = (t for t in by_trace.values() if any(s.request_id == wanted for s in t))
+    return next(matching, [])
+
+
+def tree_lines(spans: list[Span]) -> list[str]:
+    """One line a span: tree, name, service, start and duration in ms, attributes.
+
+    Spans whose parent was not recorded stand at the top.
+    """
+    known = {span.span_id for span in spans}
+    children: dict[str, list[Span]] = defaultdict(list)
+    for span in sorted(spans, key=lambda s: (s.start_unix_ns, s.end_unix_ns, s.span_id)):
+        children[span.parent_id if span.parent_id in known else ""].append(span)
+    origin_ns = min(span.start_unix_ns for span in spans)
+    rows = [_row(span, tree, origin_ns) for span, tree in _walk(children)]
+    width = max(len(row[0]) for row in rows)
+    request_ids = sorted({span.request_id for span in spans} - {""})
+    total_ms = (max(s.end_unix_ns for s in spans) - origin_ns) / 1e6
+    head = f"trace {spans[0].trace_id}  request {', '.join(request_ids) or '-'}"
+    lines = [f"{head}  {len(spans)} spans  {total_ms:.1f} ms"]
+    return lines + [f"{left.ljust(width)}  {right}" for left, right in rows]
+
+
+def _walk(children: dict[str, list[Span]]) -> Iterator[tuple[Span, str]]:
+    """Spans in tree order, each with the lines drawn before its name. Iterative: a chain of spans
+    may be longer than the stack is deep."""
+    stack = [(span, "", True) for span in reversed(children[""])]
+    while stack:
+        span, indent, is_root = stack.pop()
+        yield span, indent
+        below = children.get(span.span_id, [])
+        base = "" if is_root else indent.replace("├─ ", "│  ").replace("└─ ", "   ")
+        for number, child in enumerate(reversed(below)):
+            branch = "└─ " if number == 0 else "├─ "
+            stack.append((child, base + branch, False))
+
+
+def _row(span: Span, tree: str, origin_ns: int) -> tuple[str, str]:
+    start_ms = (span.start_unix_ns - origin_ns) / 1e6
+    duration_ms = (span.end_unix_ns - span.start_unix_ns) / 1e6
+    mark = " ERROR" if span.is_error else ""
+    shown = [
+        f"{key.removeprefix('rorqual.')}={value}"
+        for key, value in sorted(span.attributes.items())
+        if key not in _HIDDEN_ATTRIBUTES
+    ]
+    left = f"{tree}{span.name} [{span.service}]{mark}"
+    right = f"{start_ms:10.2f} ms  +{duration_ms:9.2f} ms  {' '.join(shown[:_SHOWN_ATTRIBUTES])}"
+    return left, right.rstrip()

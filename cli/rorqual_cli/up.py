@@ -1,0 +1,140 @@
+"""`rorqual up`: run a fleet in the foreground, or leave one behind."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+
+import httpx
+
+from rorqual_cli.fleet import Fleet
+from rorqual_cli.options import FleetOptions
+from rorqual_cli.problems import CliError, ExitCode
+from rorqual_cli.processes import start_fresh_log
+from rorqual_cli.report import Reporter
+from rorqual_cli.state import read_state
+
+_RELAY_POLL_S = 0.1
+
+
+def run_foreground(options: FleetOptions, report: Reporter) -> int:
+    """Start, serve until Ctrl-C or SIGTERM, drain, stop. A second Ctrl-C ends it at once."""
+    return asyncio.run(_run(Fleet(options, report), report))
+
+
+async def _run(fleet: Fleet, report: Reporter) -> int:
+    started_s = time.monotonic()
+    stop = asyncio.Event()
+    _on_signals(lambda: _stop_or_kill(stop, fleet, report))
+    starting = asyncio.create_task(fleet.start())
+    stopping = asyncio.create_task(stop.wait())
+    try:
+        await asyncio.wait({starting, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        if starting.done():
+            starting.result()
+            await _say_ready(fleet, report, time.monotonic() - started_s)
+            await stopping
+        return 0
+    finally:
+        starting.cancel()
+        await asyncio.gather(starting, return_exceptions=True)
+        stopping.cancel()
+        if fleet.is_ready:
+            report.say("stopping: requests under way may finish (Ctrl-C again to end at once)")
+        await fleet.stop()
+        if fleet.is_ready:
+            report.say("stopped")
+
+
+def _on_signals(handler: object) -> None:
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        loop.add_signal_handler(number, handler)  # type: ignore[arg-type]
+
+
+def _stop_or_kill(stop: asyncio.Event, fleet: Fleet, report: Reporter) -> None:
+    if stop.is_set():
+        report.say("ending at once")
+        fleet.kill()
+    stop.set()
+
+
+async def _say_ready(fleet: Fleet, report: Reporter, elapsed_s: float) -> None:
+    model = await _served_model(fleet.base_url)
+    body = (
+        f'{{"model":"{model}","stream":true,'
+        '"messages":[{"role":"user","content":"What is a whale?"}]}'
+    )
+    report.say(f"ready after {elapsed_s:.1f} s: {fleet.base_url} serves {model}")
+    report.say(
+        f"try:   curl -N {fleet.base_url}/v1/chat/completions "
+        f"-H 'Content-Type: application/json' -d '{body}'"
+    )
+    report.say("or:    .venv/bin/rorqual chat")
+    report.say(f"logs:  {fleet.home / 'logs'}")
+    report.say("stop:  Ctrl-C, or make stop")
+
+
+async def _served_model(base_url: str) -> str:
+    with suppress(httpx.HTTPError, ValueError, LookupError):
+        async with httpx.AsyncClient(trust_env=False, timeout=5.0) as client:
+            answer = await client.get(f"{base_url}/v1/models")
+            return str(answer.json()["data"][0]["id"])
+    return "default"
+
+
+def run_detached(arguments: Sequence[str], home: Path, report: Reporter) -> int:
+    """Start `rorqual up ARGUMENTS` in the background, relay its lines until it is ready.
+
+    Raises: CliError with its last line when it fails.
+    """
+    log_path = home / "logs" / "fleet.log"
+    log_path.parent.mkdir(parents=True, exist_ok=True)
+    start_fresh_log(log_path)
+    with log_path.open("ab") as log:
+        process = subprocess.Popen(
+            [sys.executable, "-u", "-m", "rorqual_cli", "up", *arguments],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+        )
+    try:
+        return _relay(process, home, log_path, report)
+    except KeyboardInterrupt:
+        process.terminate()
+        process.wait()
+        raise
+
+
+def _relay(process: subprocess.Popen[bytes], home: Path, log_path: Path, report: Reporter) -> int:
+    with log_path.open(encoding="utf-8", errors="replace") as lines:
+        while True:
+            ended = process.poll() is not None
+            ready = _is_ready(home, process.pid)
+            if ready:
+                time.sleep(2 * _RELAY_POLL_S)  # the lines after readiness
+            text = lines.read().rstrip("\n")
+            if ended:
+                *above, last = text.splitlines() or [""]
+                for line in above:
+                    report.say(line)
+                code = process.returncode
+                known = code in ExitCode._value2member_map_
+                raise CliError(last.removeprefix("rorqual: "), "", ExitCode(code if known else 1))
+            if text:
+                report.say(text)
+            if ready:
+                return 0
+            time.sleep(_RELAY_POLL_S)
+
+
+def _is_ready(home: Path, pid: int) -> bool:
+    state = read_state(home)
+    return state is not None and state.is_ready and state.supervisor.pid == pid
