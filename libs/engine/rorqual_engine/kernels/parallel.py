@@ -10,7 +10,6 @@ import ctypes
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 import torch
 from numba import cfunc, types
@@ -25,9 +24,11 @@ class KernelCall:
     """
 
     def __init__(self, function: Callable[[int], None]) -> None:
-        self._compiled: Any = cfunc(types.void(types.int64), cache=True)(function)
-        self._address = ctypes.c_void_p(self._compiled.address)
-        self._serial = _Kernel(self._compiled.address)
+        self._compiled = cfunc(types.void(types.int64), cache=True)(function)
+        address = self._compiled.address
+        assert address is not None
+        self._address = ctypes.c_void_p(address)
+        self._serial = _Kernel(address)
         self._parallel = _openmp_parallel()
 
     def __call__(self, arguments: int, num_threads: int) -> None:

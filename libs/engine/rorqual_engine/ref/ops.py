@@ -101,7 +101,7 @@ class TorchStep:
     def attend(self, layer: int, qkv: torch.Tensor) -> torch.Tensor:
         shape = self._ops.shape
         query, key, value = (
-            part.unflatten(-1, (-1, shape.head_dim))
+            part.view(len(part), -1, shape.head_dim)
             for part in torch.split(qkv, [shape.q_dim, shape.kv_dim, shape.kv_dim], dim=-1)
         )
         query = rotate(query, self._cos, self._sin)
