@@ -1,0 +1,35 @@
+"""`python -m rorqual_gateway`: wiring only."""
+
+from importlib.metadata import version
+
+from rorqual_runtime.service import open_service, run, run_until_signal
+from rorqual_runtime.settings import RuntimeSettings
+from rorqual_runtime.telemetry import get_logger
+
+from rorqual_gateway.app import make_app
+from rorqual_gateway.server import make_server, open_listener
+from rorqual_gateway.service import GatewayService
+from rorqual_gateway.settings import GatewaySettings
+
+log = get_logger(__name__)
+
+
+async def main() -> None:
+    """Serve until told to stop."""
+    settings, runtime = GatewaySettings(), RuntimeSettings()
+    number = version("rorqual-gateway")
+    async with open_service("gateway", runtime, version=number) as ctx:
+        gateway = GatewayService(ctx, settings)
+        await gateway.start()
+        listener = open_listener(settings.host, settings.port)
+        server = make_server(make_app(gateway, version=number), shutdown_s=runtime.drain_s)
+        serving = ctx.track(server.serve(sockets=[listener]))
+        ctx.mark_ready()
+        log.info("listening", extra={"host": settings.host, "port": listener.getsockname()[1]})
+        await run_until_signal(ctx, gateway.drain)
+        server.should_exit = True
+        await serving
+
+
+if __name__ == "__main__":
+    run(main())

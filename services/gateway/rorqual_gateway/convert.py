@@ -1,0 +1,127 @@
+"""Wire <-> domain. Nothing else in this service touches generated messages."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from rorqual_proto.v1.load_pb2 import LoadReport
+from rorqual_proto.v1.recipe_pb2 import (
+    PROTOCOL_CHAT_COMPLETIONS,
+    EncodeReply,
+    EncodeRequest,
+    EventBatch,
+    ListModelsReply,
+    ListModelsRequest,
+    ProtocolError,
+    RenderErrorRequest,
+    StreamEvents,
+)
+from rorqual_proto.v1.router_pb2 import CancelRequest, SubmitReply, SubmitRequest
+from rorqual_proto.v1.tensor_pb2 import Payload
+from rorqual_runtime.errors import ErrorCode, ServingError, error_to_wire
+
+from rorqual_gateway.errors import HttpError, RequestFailed
+from rorqual_gateway.sinks import Event, TokenUsage
+
+__all__ = [
+    "CancelRequest",
+    "EncodeReply",
+    "EventBatch",
+    "ListModelsReply",
+    "ListModelsRequest",
+    "LoadReport",
+    "ProtocolError",
+    "SubmitReply",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class EncodedRequest:
+    """What recipe made of a body. submit: ready to be sent to router as it is."""
+
+    model: str
+    num_choices: int
+    num_prompt_tokens: int
+    max_new_tokens: int
+    stream: bool
+    warnings: Sequence[str]
+    submit: SubmitRequest
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """A served model."""
+
+    id: str
+    max_context_tokens: int
+    created_unix_s: int
+
+
+def encode_request(
+    request_id: str, body: Payload, *, tenant: str, gateway_id: str, deadline_unix_s: float
+) -> EncodeRequest:
+    """A Chat Completions body for recipe."""
+    return EncodeRequest(
+        request_id=request_id,
+        protocol=PROTOCOL_CHAT_COMPLETIONS,
+        body=body,
+        tenant=tenant,
+        gateway_id=gateway_id,
+        deadline_unix_s=deadline_unix_s,
+    )
+
+
+def encoded_from_wire(reply: EncodeReply) -> EncodedRequest:
+    """The encoded request. Raises: RequestFailed with recipe's error."""
+    if reply.HasField("error"):
+        raise RequestFailed(error_from_wire(reply.error))
+    encoded = reply.encoded
+    first = encoded.generations[0]
+    return EncodedRequest(
+        model=first.model,
+        num_choices=len(encoded.generations),
+        num_prompt_tokens=first.num_prompt_tokens,
+        max_new_tokens=first.sampling.max_new_tokens,
+        stream=encoded.stream,
+        warnings=tuple(encoded.warnings),
+        submit=SubmitRequest(generations=encoded.generations),
+    )
+
+
+def error_from_wire(error: ProtocolError) -> HttpError:
+    """An error that recipe has rendered."""
+    code = ErrorCode(error.info.code).name if error.HasField("info") else "INVALID_REQUEST"
+    return HttpError(error.http_status or 500, error.body_json, code, error.retry_after_s)
+
+
+def render_error_request(request_id: str, error: ServingError) -> RenderErrorRequest:
+    """Asks recipe to put an error into the caller's protocol."""
+    return RenderErrorRequest(
+        request_id=request_id, protocol=PROTOCOL_CHAT_COMPLETIONS, error=error_to_wire(error)
+    )
+
+
+def events_from_wire(batch: EventBatch) -> Iterator[tuple[str, Event]]:
+    """Request id and event, in the order of the batch."""
+    for stream in batch.streams:
+        yield stream.request_id, _event_from_wire(stream)
+
+
+def _event_from_wire(stream: StreamEvents) -> Event:
+    if not stream.done:
+        return Event(stream.seq, stream.data)
+    usage = stream.usage
+    return Event(
+        seq=stream.seq,
+        data=stream.data,
+        done=True,
+        error=error_from_wire(stream.error) if stream.HasField("error") else None,
+        usage=TokenUsage(usage.prompt_tokens, usage.cached_tokens, usage.completion_tokens),
+        finish_reasons=tuple(stream.finish_reasons),
+    )
+
+
+def models_from_wire(reply: ListModelsReply) -> list[Model]:
+    """What is served."""
+    return [
+        Model(model.id, model.max_context_tokens, model.created_unix_s) for model in reply.models
+    ]

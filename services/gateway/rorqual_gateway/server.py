@@ -1,0 +1,52 @@
+"""uvicorn inside the service's own event loop."""
+
+import contextlib
+import socket
+from collections.abc import Iterator
+
+import uvicorn
+from fastapi import FastAPI
+from rorqual_runtime.errors import Unavailable
+
+
+class EmbeddedServer(uvicorn.Server):
+    """Leaves signals to the service: it decides when to drain."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Nothing to capture."""
+        yield
+
+
+def open_listener(host: str, port: int) -> socket.socket:
+    """A listening socket, bound before the server starts so that a busy port ends the start.
+
+    Raises: Unavailable naming address and port.
+    """
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((host, port))
+    except OSError as err:
+        listener.close()
+        raise Unavailable(f"can't listen on {host}:{port}: {err.strerror}") from err
+    listener.listen(2048)
+    listener.setblocking(False)
+    return listener
+
+
+def make_server(app: FastAPI, *, shutdown_s: float) -> EmbeddedServer:
+    """A server for `app`; run it with `serve(sockets=[...])`, end it with `should_exit`."""
+    config = uvicorn.Config(
+        app,
+        http="httptools",
+        ws="none",
+        lifespan="off",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        timeout_keep_alive=75,
+        timeout_graceful_shutdown=max(1, int(shutdown_s)),
+    )
+    return EmbeddedServer(config)

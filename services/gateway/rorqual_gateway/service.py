@@ -1,0 +1,158 @@
+"""The gateway's side of the bus: requests out, events in."""
+
+import contextlib
+from contextlib import AbstractContextManager
+
+from rorqual_runtime import subjects
+from rorqual_runtime.bus import MessageContext
+from rorqual_runtime.errors import ServingError
+from rorqual_runtime.payload import put_payload
+from rorqual_runtime.service import ServiceContext
+from rorqual_runtime.telemetry import get_logger
+
+from rorqual_gateway import convert
+from rorqual_gateway.admission import Admission
+from rorqual_gateway.convert import (
+    CancelRequest,
+    EncodedRequest,
+    EncodeReply,
+    EventBatch,
+    ListModelsReply,
+    ListModelsRequest,
+    LoadReport,
+    Model,
+    ProtocolError,
+    SubmitReply,
+)
+from rorqual_gateway.errors import HttpError, render_error
+from rorqual_gateway.keys import KeyRing, parse_api_keys
+from rorqual_gateway.metrics import GatewayMetrics
+from rorqual_gateway.readiness import FleetView
+from rorqual_gateway.settings import GatewaySettings
+from rorqual_gateway.sinks import EventSink, SinkTable
+
+log = get_logger(__name__)
+
+RENDER_TIMEOUT_S = 1.0
+MODELS_TIMEOUT_S = 2.0
+
+
+class GatewayService:
+    """Talks to recipe and router for the HTTP side, and hands it the events that come back."""
+
+    def __init__(self, ctx: ServiceContext, settings: GatewaySettings) -> None:
+        self.settings = settings
+        self.clock = ctx.clock
+        self.tracer = ctx.tracer
+        self.admission = Admission(settings.max_concurrent_requests)
+        self.keys = KeyRing(parse_api_keys(settings.api_keys))
+        self.metrics = GatewayMetrics()
+        self._ctx = ctx
+        self._sinks = SinkTable()
+        self._fleet = FleetView(ctx.clock, stale_after_s=settings.stale_report_s)
+
+    async def start(self) -> None:
+        """Subscribe to this gateway's events and to everybody's load reports."""
+        bus = self._ctx.bus
+        events_subject = subjects.gateway_events(self._ctx.instance_id)
+        await bus.subscribe(events_subject, EventBatch, self.on_events)
+        await bus.subscribe(subjects.all_loads(), LoadReport, self.on_load)
+        self._ctx.report_load(self._fill_report)
+
+    async def drain(self, timeout_s: float) -> None:
+        """Refuse new requests; return once none is under way. The caller bounds the wait."""
+        self.admission.draining = True
+        while self.admission.num_active:
+            await self.clock.sleep(0.05)
+
+    async def on_events(self, batch: EventBatch, context: MessageContext) -> None:
+        """Hand each event to the request that waits for it; the rest belongs to ended ones."""
+        for request_id, event in convert.events_from_wire(batch):
+            sink = self._sinks.get(request_id)
+            if sink is not None:
+                sink.push(event)
+
+    async def on_load(self, report: LoadReport, context: MessageContext) -> None:
+        """Somebody is there."""
+        self._fleet.note(report.service, report.instance_id, draining=report.draining)
+
+    def open_sink(self, request_id: str) -> AbstractContextManager[EventSink]:
+        """Where the request's events will arrive; open it before `encode`."""
+        return self._sinks.open(request_id, self.settings.max_stream_buffer_bytes)
+
+    async def encode(
+        self, request_id: str, body: bytes, *, tenant: str, deadline_unix_s: float
+    ) -> EncodedRequest:
+        """Have recipe encode a body. Raises: RequestFailed, ServingError."""
+        await self._ctx.bus.connection.wait_connected(self.settings.absent_timeout_s)
+        request = convert.encode_request(
+            request_id,
+            await put_payload(self._ctx.tensors, body),
+            tenant=tenant,
+            gateway_id=self._ctx.instance_id,
+            deadline_unix_s=deadline_unix_s,
+        )
+        reply = await self._ctx.bus.request(
+            subjects.recipe_encode(),
+            request,
+            EncodeReply,
+            timeout_s=self.settings.encode_timeout_s,
+            absent_timeout_s=self.settings.absent_timeout_s,
+        )
+        return convert.encoded_from_wire(reply)
+
+    async def submit(self, encoded: EncodedRequest) -> None:
+        """Hand the generations to router. Raises: ServingError."""
+        await self._ctx.bus.request(
+            subjects.router_submit(),
+            encoded.submit,
+            SubmitReply,
+            timeout_s=self.settings.submit_timeout_s,
+            absent_timeout_s=self.settings.absent_timeout_s,
+        )
+
+    async def render_error(self, request_id: str, error: ServingError) -> HttpError:
+        """The error as the protocol wants it; our own rendering when recipe can't be asked."""
+        if not self._ctx.bus.is_connected:
+            return render_error(error)
+        try:
+            reply = await self._ctx.bus.request(
+                subjects.recipe_render_error(),
+                convert.render_error_request(request_id, error),
+                ProtocolError,
+                timeout_s=RENDER_TIMEOUT_S,
+                absent_timeout_s=0.0,
+            )
+        except ServingError:
+            return render_error(error)
+        return convert.error_from_wire(reply)
+
+    async def cancel(self, request_id: str, reason: str) -> None:
+        """Tell everybody to let go of a request."""
+        with contextlib.suppress(ServingError):
+            await self._ctx.bus.publish(
+                subjects.cancel(), CancelRequest(request_id=request_id, reason=reason)
+            )
+
+    def cancel_soon(self, request_id: str, reason: str) -> None:
+        """As `cancel`, for callers that are being cancelled themselves."""
+        self._ctx.track(self.cancel(request_id, reason))
+
+    async def models(self) -> list[Model]:
+        """What is served. Raises: ServingError."""
+        reply = await self._ctx.bus.request(
+            subjects.recipe_models(),
+            ListModelsRequest(),
+            ListModelsReply,
+            timeout_s=MODELS_TIMEOUT_S,
+            absent_timeout_s=MODELS_TIMEOUT_S,
+        )
+        return convert.models_from_wire(reply)
+
+    def missing_services(self) -> list[str]:
+        """What keeps this fleet from serving; `nats` when the broker is away."""
+        missing = self._fleet.missing(self.settings.required_service_names)
+        return missing if self._ctx.bus.is_connected else ["nats", *missing]
+
+    def _fill_report(self, report: LoadReport) -> None:
+        report.num_active_requests = self.admission.num_active

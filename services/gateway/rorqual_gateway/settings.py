@@ -1,0 +1,56 @@
+"""Settings of the gateway, read once at start."""
+
+from pydantic import Field, field_validator
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from rorqual_gateway.keys import parse_api_keys
+
+
+class GatewaySettings(BaseSettings):
+    """What an operator can change; a wrong value stops the start."""
+
+    model_config = SettingsConfigDict(env_prefix="RORQUAL_GATEWAY_", frozen=True, extra="ignore")
+
+    host: str = Field("127.0.0.1", description="address to listen on")
+    port: int = Field(8000, ge=0, le=65535, description="port to listen on; 0 = any free one")
+    api_keys: str = Field(
+        "",
+        repr=False,
+        description="accepted keys, comma separated, each `key` or `name:key`; empty = no keys",
+    )
+    max_body_bytes: int = Field(32 << 20, gt=0, description="largest request body")
+    body_timeout_s: float = Field(60.0, gt=0, description="time a client has to send its body")
+    max_concurrent_requests: int = Field(1024, ge=1, description="requests under way at once")
+    request_timeout_s: float = Field(600.0, gt=0, description="deadline of a whole request")
+    queue_timeout_s: float = Field(300.0, gt=0, description="wait for the first token before 408")
+    encode_timeout_s: float = Field(15.0, gt=0, description="wait for recipe")
+    submit_timeout_s: float = Field(15.0, gt=0, description="wait for router")
+    absent_timeout_s: float = Field(
+        3.0, gt=0, description="wait for an absent service or broker before 503"
+    )
+    keepalive_s: float = Field(15.0, gt=0, description="idle time before an SSE comment is sent")
+    max_token_gap_s: float = Field(
+        60.0, gt=0, description="silence after the first token before a stream is given up"
+    )
+    gap_wait_s: float = Field(2.0, gt=0, description="wait for an event that was overtaken")
+    max_stream_buffer_bytes: int = Field(
+        1 << 20, gt=0, description="events kept for a slow client before it is cut off"
+    )
+    required_services: str = Field(
+        "recipe,router,prefill,decode,kvmeta",
+        description="services that must be up for /ready, comma separated",
+    )
+    stale_report_s: float = Field(
+        3.0, gt=0, description="age at which a load report no longer counts for /ready"
+    )
+
+    @field_validator("api_keys")
+    @classmethod
+    def _keys_can_be_read(cls, value: str) -> str:
+        parse_api_keys(value)
+        return value
+
+    @property
+    def required_service_names(self) -> tuple[str, ...]:
+        """Names in `required_services`."""
+        return tuple(name.strip() for name in self.required_services.split(",") if name.strip())

@@ -1,0 +1,25 @@
+"""`python -m rorqual_recipe`: wiring only."""
+
+import asyncio
+
+from rorqual_runtime.service import open_service, run, run_until_signal
+from rorqual_runtime.settings import RuntimeSettings
+
+from rorqual_recipe.model import load_served_model
+from rorqual_recipe.service import RecipeService
+from rorqual_recipe.settings import RecipeSettings
+
+
+async def main() -> None:
+    """Serve until told to stop."""
+    settings = RecipeSettings()
+    async with open_service("recipe", RuntimeSettings()) as ctx:
+        model = await asyncio.to_thread(load_served_model, settings)
+        service = RecipeService(ctx, settings, model)
+        await service.start()
+        ctx.mark_ready()
+        await run_until_signal(ctx, service.drain)
+
+
+if __name__ == "__main__":
+    run(main())

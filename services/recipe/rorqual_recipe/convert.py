@@ -1,0 +1,246 @@
+"""Wire <-> domain. Nothing else in this service touches generated messages."""
+
+from collections.abc import Iterable, Sequence
+
+from rorqual_proto.v1.decode_pb2 import (
+    FINISH_REASON_CANCELLED,
+    FINISH_REASON_LENGTH,
+    FINISH_REASON_STOP,
+    FINISH_REASON_UNSPECIFIED,
+    ResendReply,
+    ResendRequest,
+    TokenBatch,
+    TokenDelta,
+)
+from rorqual_proto.v1.generation_pb2 import (
+    CONSTRAINT_KIND_JSON_OBJECT,
+    CONSTRAINT_KIND_JSON_SCHEMA,
+    TRAFFIC_CLASS_AGENT,
+    TRAFFIC_CLASS_CHAT,
+    Constraint,
+    Generation,
+    ReplyRoute,
+    SamplingParams,
+)
+from rorqual_proto.v1.recipe_pb2 import (
+    PROTOCOL_CHAT_COMPLETIONS,
+    Encoded,
+    EncodeReply,
+    EncodeRequest,
+    EventBatch,
+    ListModelsReply,
+    ListModelsRequest,
+    ModelInfo,
+    ProtocolError,
+    RenderErrorRequest,
+    StreamEvents,
+    Usage,
+)
+from rorqual_proto.v1.router_pb2 import CancelRequest
+from rorqual_proto.v1.tensor_pb2 import Payload
+from rorqual_runtime.errors import (
+    Cancelled,
+    Internal,
+    ServingError,
+    Unsupported,
+    error_from_wire,
+    error_to_wire,
+)
+
+from rorqual_recipe.conversation import ConstraintKind, OutputConstraint
+from rorqual_recipe.encode import EncodedRequest, SamplingPlan, cache_namespace
+from rorqual_recipe.model import ServedModel
+from rorqual_recipe.output.choice import TokenLogprob
+from rorqual_recipe.protocols import PROTOCOLS
+from rorqual_recipe.protocols.base import ProtocolAdapter, RenderedError, TokenUsage
+from rorqual_recipe.streams import Delta, Events
+
+__all__ = [
+    "CancelRequest",
+    "EncodeReply",
+    "EncodeRequest",
+    "EventBatch",
+    "ListModelsReply",
+    "ListModelsRequest",
+    "ProtocolError",
+    "RenderErrorRequest",
+    "ResendReply",
+    "ResendRequest",
+    "TokenBatch",
+]
+
+_PROTOCOL_NAMES = {PROTOCOL_CHAT_COMPLETIONS: "chat_completions"}
+_FINISH_REASONS = {FINISH_REASON_STOP: "stop", FINISH_REASON_LENGTH: "length"}
+_CONSTRAINT_KINDS = {
+    ConstraintKind.JSON_SCHEMA: CONSTRAINT_KIND_JSON_SCHEMA,
+    ConstraintKind.JSON_OBJECT: CONSTRAINT_KIND_JSON_OBJECT,
+}
+
+
+def adapter_from_wire(protocol: int) -> ProtocolAdapter:
+    """The adapter of a wire protocol. Raises: Unsupported."""
+    name = _PROTOCOL_NAMES.get(protocol)  # type: ignore[call-overload]
+    if name is None:
+        raise Unsupported(f"protocol {protocol} is not supported by this version")
+    return PROTOCOLS[name]
+
+
+def encoded_to_wire(
+    request: EncodeRequest, encoded: EncodedRequest, prompts: Sequence[Payload], recipe_id: str
+) -> EncodeReply:
+    """One Generation a choice."""
+    parsed = encoded.parsed
+    generations = [
+        Generation(
+            request_id=request.request_id,
+            choice_index=index,
+            model=parsed.model,
+            prompt=prompt,
+            num_prompt_tokens=encoded.num_prompt_tokens,
+            sampling=_sampling_to_wire(encoded.sampling, index),
+            constraint=_constraint_to_wire(parsed.constraint),
+            traffic_class=TRAFFIC_CLASS_AGENT
+            if parsed.conversation.has_tool_turns
+            else TRAFFIC_CLASS_CHAT,
+            cache_namespace=cache_namespace(request.tenant, parsed.cache_salt),
+            reply=ReplyRoute(recipe_id=recipe_id, gateway_id=request.gateway_id),
+            deadline_unix_s=request.deadline_unix_s,
+        )
+        for index, prompt in enumerate(prompts)
+    ]
+    return EncodeReply(
+        encoded=Encoded(generations=generations, stream=parsed.stream, warnings=parsed.warnings)
+    )
+
+
+def _sampling_to_wire(plan: SamplingPlan, choice_index: int) -> SamplingParams:
+    return SamplingParams(
+        temperature=plan.temperature,
+        top_p=plan.top_p,
+        top_k=plan.top_k,
+        min_p=plan.min_p,
+        seed=plan.seed_of(choice_index),
+        max_new_tokens=plan.max_new_tokens,
+        ignore_eos=plan.ignore_eos,
+        logprobs=plan.logprobs,
+        top_logprobs=plan.top_logprobs,
+    )
+
+
+def _constraint_to_wire(constraint: OutputConstraint | None) -> Constraint | None:
+    if constraint is None:
+        return None
+    return Constraint(kind=_CONSTRAINT_KINDS[constraint.kind], source=constraint.source)
+
+
+def error_to_reply(error: RenderedError, cause: ServingError | None = None) -> EncodeReply:
+    """An encode that ended in an error."""
+    return EncodeReply(error=protocol_error_to_wire(error, cause))
+
+
+def protocol_error_to_wire(
+    error: RenderedError, cause: ServingError | None = None
+) -> ProtocolError:
+    """A rendered error, with its cause as data where it has one."""
+    return ProtocolError(
+        http_status=error.http_status,
+        body_json=error.body_json,
+        retry_after_s=error.retry_after_s,
+        info=error_to_wire(cause) if cause is not None else None,
+    )
+
+
+def error_request_from_wire(request: RenderErrorRequest) -> ServingError:
+    """The error to be rendered."""
+    return error_from_wire(request.error)
+
+
+def delta_from_wire(delta: TokenDelta) -> Delta:
+    """Tokens of one choice. Raises: ServingError when the generation failed."""
+    if delta.HasField("error"):
+        raise error_from_wire(delta.error)
+    return Delta(
+        choice_index=delta.choice_index,
+        seq=delta.seq,
+        token_ids=delta.token_ids,
+        logprobs=_logprobs_from_wire(delta) if delta.logprobs else (),
+        finish_reason=_finish_reason_from_wire(delta.finish_reason),
+        num_prompt_tokens=delta.num_prompt_tokens,
+        num_cached_tokens=delta.num_cached_tokens,
+    )
+
+
+def _finish_reason_from_wire(reason: int) -> str | None:
+    if reason == FINISH_REASON_UNSPECIFIED:
+        return None
+    if reason == FINISH_REASON_CANCELLED:
+        raise Cancelled()
+    known = _FINISH_REASONS.get(reason)  # type: ignore[call-overload]
+    if known is None:
+        raise Internal("the generation ended without saying why")
+    return str(known)
+
+
+def _logprobs_from_wire(delta: TokenDelta) -> list[TokenLogprob]:
+    return [
+        TokenLogprob(
+            entry.token_id,
+            entry.logprob,
+            tuple(zip(entry.top_ids, entry.top_logprobs, strict=False)),
+        )
+        for entry in delta.logprobs
+    ]
+
+
+def events_to_wire(events: Events) -> StreamEvents:
+    """Events of one request."""
+    usage = events.usage
+    return StreamEvents(
+        request_id=events.request_id,
+        seq=events.seq,
+        data=events.data,
+        done=events.is_last,
+        usage=_usage_to_wire(usage) if usage is not None else None,
+        finish_reasons=events.finish_reasons,
+    )
+
+
+def _usage_to_wire(usage: TokenUsage) -> Usage:
+    return Usage(
+        prompt_tokens=usage.prompt_tokens,
+        cached_tokens=usage.cached_tokens,
+        completion_tokens=usage.completion_tokens,
+    )
+
+
+def failure_to_wire(
+    request_id: str, seq: int, rendered: RenderedError, cause: ServingError, usage: TokenUsage
+) -> StreamEvents:
+    """The last event of a request that failed; its usage is what was generated all the same."""
+    return StreamEvents(
+        request_id=request_id,
+        seq=seq,
+        done=True,
+        error=protocol_error_to_wire(rendered, cause),
+        usage=_usage_to_wire(usage),
+    )
+
+
+def batch_to_wire(streams: Iterable[StreamEvents]) -> EventBatch:
+    """One message for one gateway."""
+    return EventBatch(streams=streams)
+
+
+def models_to_wire(models: Sequence[ServedModel]) -> ListModelsReply:
+    """What is served."""
+    return ListModelsReply(
+        models=[
+            ModelInfo(
+                id=model.model_id,
+                max_context_tokens=model.max_context_tokens,
+                has_vision=model.has_vision,
+                created_unix_s=model.created_unix_s,
+            )
+            for model in models
+        ]
+    )

@@ -1,0 +1,107 @@
+"""Body to prompt: parse, check the model, render, encode, fit into the context."""
+
+import json
+import secrets
+from dataclasses import dataclass
+
+import numpy as np
+
+from rorqual_recipe.conversation import ParsedRequest
+from rorqual_recipe.model import ServedModel
+from rorqual_recipe.problems import RequestRefused, context_too_long, model_not_found
+from rorqual_recipe.protocols.base import ParseLimits, ProtocolAdapter
+
+_SEED_BITS = 64
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingPlan:
+    """Sampling with every default filled in; `seed` is the first choice's."""
+
+    temperature: float
+    top_p: float
+    top_k: int
+    min_p: float
+    seed: int
+    max_new_tokens: int
+    ignore_eos: bool
+    logprobs: bool
+    top_logprobs: int
+
+    def seed_of(self, choice_index: int) -> int:
+        """Seed of one choice: different for each, and repeatable."""
+        return (self.seed + choice_index) % (1 << _SEED_BITS)
+
+
+@dataclass(frozen=True, slots=True)
+class EncodedRequest:
+    """A request ready to be generated. prompt: int32 little endian."""
+
+    parsed: ParsedRequest
+    prompt: bytes
+    num_prompt_tokens: int
+    sampling: SamplingPlan
+
+
+def encode_request(
+    body: bytes,
+    adapter: ProtocolAdapter,
+    model: ServedModel,
+    *,
+    default_max_tokens: int,
+    max_choices: int,
+) -> EncodedRequest:
+    """CPU work only. Raises: RequestRefused with every problem found."""
+    limits = ParseLimits(max_choices=max_choices, has_vision=model.has_vision)
+    parsed = adapter.parse(body, limits)
+    if parsed.model != model.model_id:
+        raise RequestRefused([model_not_found(parsed.model, [model.model_id])])
+    ids = model.encode(parsed.conversation)
+    max_new_tokens = _max_new_tokens(parsed, len(ids), model, default_max_tokens)
+    return EncodedRequest(
+        parsed=parsed,
+        prompt=np.asarray(ids, dtype="<i4").tobytes(),
+        num_prompt_tokens=len(ids),
+        sampling=_plan(parsed, model, max_new_tokens),
+    )
+
+
+def _max_new_tokens(
+    parsed: ParsedRequest, num_prompt_tokens: int, model: ServedModel, default_max_tokens: int
+) -> int:
+    limit = model.max_context_tokens
+    left = limit - num_prompt_tokens
+    wanted = parsed.sampling.max_tokens
+    if left < 1:
+        message = f"{num_prompt_tokens} prompt tokens leave no room in a context of {limit} tokens"
+        raise RequestRefused([context_too_long("messages", message)])
+    if wanted is None:
+        return min(default_max_tokens, left)
+    if wanted > left:
+        message = (
+            f"{num_prompt_tokens} prompt tokens and {wanted} new ones exceed the model's context "
+            f"of {limit} tokens"
+        )
+        raise RequestRefused([context_too_long(parsed.sampling.max_tokens_param, message)])
+    return wanted
+
+
+def _plan(parsed: ParsedRequest, model: ServedModel, max_new_tokens: int) -> SamplingPlan:
+    wish, default = parsed.sampling, model.defaults
+    seed = secrets.randbits(_SEED_BITS - 1) if wish.seed is None else wish.seed
+    return SamplingPlan(
+        temperature=default.temperature if wish.temperature is None else wish.temperature,
+        top_p=default.top_p if wish.top_p is None else wish.top_p,
+        top_k=default.top_k if wish.top_k is None else wish.top_k,
+        min_p=default.min_p if wish.min_p is None else wish.min_p,
+        seed=seed % (1 << _SEED_BITS),
+        max_new_tokens=max_new_tokens,
+        ignore_eos=wish.ignore_eos,
+        logprobs=wish.logprobs,
+        top_logprobs=wish.top_logprobs,
+    )
+
+
+def cache_namespace(tenant: str, salt: str) -> str:
+    """Who may share KV: one tenant's requests with the same salt. Different pairs differ."""
+    return json.dumps([tenant, salt], ensure_ascii=False)

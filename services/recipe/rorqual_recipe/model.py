@@ -1,0 +1,108 @@
+"""The served model as recipe sees it: names, limits, tokenizer and prompt encoding."""
+
+from array import array
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from rorqual_recipe.conversation import Conversation
+from rorqual_recipe.encodings import make_encoding
+from rorqual_recipe.encodings.base import PromptEncoding
+from rorqual_recipe.model_files import AddedToken, BadModelDirectory, ModelFiles, read_model_files
+from rorqual_recipe.settings import RecipeSettings
+from rorqual_recipe.tokens.encoder import TextEncoder, encode_segments, make_text_encoder
+from rorqual_recipe.tokens.vocabulary import UnsupportedDecoder, Vocabulary, make_vocabulary
+
+
+@dataclass(frozen=True, slots=True)
+class GenerationDefaults:
+    """Sampling the model's makers recommend; used where the client says nothing."""
+
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0
+    min_p: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class ServedModel:
+    """Everything needed to encode prompts for one model and to read its tokens."""
+
+    model_id: str
+    fingerprint: str
+    created_unix_s: int
+    max_context_tokens: int
+    has_vision: bool
+    defaults: GenerationDefaults
+    encoding: PromptEncoding
+    encoder: TextEncoder
+    vocabulary: Vocabulary
+
+    def encode(self, conversation: Conversation) -> "array[int]":
+        """Token ids (int32) of the prompt. Raises: RequestRefused."""
+        return encode_segments(self.encoding.render(conversation), self.encoder)
+
+
+def load_served_model(settings: RecipeSettings) -> ServedModel:
+    """Read the model directory; takes a second or two. Raises: BadModelDirectory, ValueError."""
+    files = read_model_files(settings.model_dir)
+    encoder = make_text_encoder(files.tokenizer, prefer_fast=settings.fast_tokenizer)
+    _refuse_leaky_tokenizer(files, encoder)
+    return ServedModel(
+        model_id=str(files.manifest.get("id") or files.directory.name),
+        fingerprint=str(files.manifest.get("fingerprint", "")),
+        created_unix_s=_created_unix_s(files),
+        max_context_tokens=_max_context_tokens(files),
+        has_vision="vision_config" in files.config,
+        defaults=_generation_defaults(files.generation_config),
+        encoding=make_encoding(settings.prompt_encoding, files),
+        encoder=encoder,
+        vocabulary=_vocabulary(files),
+    )
+
+
+def _refuse_leaky_tokenizer(files: ModelFiles, encoder: TextEncoder) -> None:
+    """A model's own vocabulary must not turn a special token's spelling into its id."""
+    leaky = [token for token in files.added_tokens if token.special and _leaks(token, encoder)]
+    if leaky:
+        raise BadModelDirectory(
+            files.directory / "tokenizer.json",
+            f"plain text can become the special token {leaky[0].content!r}",
+        )
+
+
+def _leaks(token: AddedToken, encoder: TextEncoder) -> bool:
+    surrounded = (token.content, f"x{token.content}y", f" {token.content} ")
+    return any(token.token_id in encoder.encode(text) for text in surrounded)
+
+
+def _vocabulary(files: ModelFiles) -> Vocabulary:
+    try:
+        return make_vocabulary(files.tokenizer, files.added_tokens)
+    except UnsupportedDecoder as err:
+        raise BadModelDirectory(files.directory / "tokenizer.json", str(err)) from err
+
+
+def _max_context_tokens(files: ModelFiles) -> int:
+    config = files.config.get("text_config", files.config)
+    limit = config.get("max_position_embeddings")
+    if not isinstance(limit, int) or limit < 1:
+        raise BadModelDirectory(files.directory / "config.json", "no max_position_embeddings in it")
+    return limit
+
+
+def _created_unix_s(files: ModelFiles) -> int:
+    created = files.manifest.get("created_unix_s")
+    return int(created or (files.directory / "config.json").stat().st_mtime)
+
+
+def _generation_defaults(config: Mapping[str, Any]) -> GenerationDefaults:
+    plain = GenerationDefaults()
+    if config.get("do_sample") is False:
+        return plain
+    return GenerationDefaults(
+        temperature=float(config.get("temperature") or plain.temperature),
+        top_p=float(config.get("top_p") or plain.top_p),
+        top_k=int(config.get("top_k") or plain.top_k),
+        min_p=float(config.get("min_p") or plain.min_p),
+    )

@@ -1,0 +1,1 @@
+"""From token ids to text, held back and cut exactly where it has to be."""

@@ -1,0 +1,63 @@
+"""Order of a choice's deltas: what is new, what was seen, what is missing."""
+
+from dataclasses import dataclass, field
+from enum import Enum, auto
+from typing import Generic, TypeVar
+
+Delta = TypeVar("Delta")
+
+
+class Arrival(Enum):
+    """What to do with a delta."""
+
+    NEXT = auto()
+    DUPLICATE = auto()
+    EARLY = auto()
+
+
+class TooManyEarly(Exception):
+    """More deltas arrived behind a gap than may be kept."""
+
+
+@dataclass(slots=True)
+class DeltaOrder(Generic[Delta]):
+    """Position in one choice's token stream.
+
+    next_seq: index of the token awaited. decode_id, incarnation: who sent last; an older
+    incarnation of the same instance is never listened to again.
+    """
+
+    max_early: int
+    next_seq: int = 0
+    decode_id: str = ""
+    incarnation: int = 0
+    early: dict[int, Delta] = field(default_factory=dict)
+
+    def accept_sender(self, decode_id: str, incarnation: int) -> bool:
+        """False for the former self of a restarted instance."""
+        if decode_id == self.decode_id and incarnation < self.incarnation:
+            return False
+        self.decode_id, self.incarnation = decode_id, incarnation
+        return True
+
+    def classify(self, seq: int, num_tokens: int, *, is_final: bool) -> Arrival:
+        """Where a delta of tokens [seq, seq + num_tokens) stands."""
+        if seq > self.next_seq:
+            return Arrival.EARLY
+        end = seq + num_tokens
+        if end > self.next_seq or (is_final and end == self.next_seq):
+            return Arrival.NEXT
+        return Arrival.DUPLICATE
+
+    def keep_early(self, seq: int, delta: Delta) -> None:
+        """Hold a delta until the gap before it is filled. Raises: TooManyEarly."""
+        if len(self.early) >= self.max_early and seq not in self.early:
+            raise TooManyEarly
+        self.early[seq] = delta
+
+    def pop_ready(self) -> Delta | None:
+        """A kept delta that now continues the stream, or repeats it; None when there is none."""
+        seq = min(self.early, default=None)
+        if seq is None or seq > self.next_seq:
+            return None
+        return self.early.pop(seq)

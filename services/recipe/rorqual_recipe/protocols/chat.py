@@ -1,0 +1,32 @@
+"""The Chat Completions protocol."""
+
+from collections.abc import Sequence
+
+from rorqual_runtime.errors import ServingError
+
+from rorqual_recipe.conversation import ParsedRequest
+from rorqual_recipe.problems import Problem
+from rorqual_recipe.protocols.base import AnswerFacts, EventWriter, ParseLimits, RenderedError
+from rorqual_recipe.protocols.chat_errors import render_refusal, render_serving_error
+from rorqual_recipe.protocols.chat_events import ChatBody, ChatChunks
+from rorqual_recipe.protocols.chat_parse import parse_chat_request
+
+
+class ChatCompletions:
+    """ProtocolAdapter of `/v1/chat/completions`."""
+
+    def parse(self, body: bytes, limits: ParseLimits) -> ParsedRequest:
+        """See ProtocolAdapter.parse."""
+        return parse_chat_request(body, limits)
+
+    def render_refusal(self, problems: Sequence[Problem]) -> RenderedError:
+        """See ProtocolAdapter.render_refusal."""
+        return render_refusal(problems)
+
+    def render_error(self, error: ServingError) -> RenderedError:
+        """See ProtocolAdapter.render_error."""
+        return render_serving_error(error)
+
+    def make_writer(self, facts: AnswerFacts, *, stream: bool) -> EventWriter:
+        """See ProtocolAdapter.make_writer."""
+        return ChatChunks(facts) if stream else ChatBody(facts)

@@ -1,0 +1,139 @@
+"""Chat Completions answers: chunks while streaming, else one body.
+
+Chunks are put together from ready-made bytes: this runs once per token of every stream.
+"""
+
+import json
+from json.encoder import encode_basestring  # type: ignore[attr-defined]
+from typing import Any
+
+from rorqual_recipe.output.choice import Piece, TokenLogprob
+from rorqual_recipe.protocols.base import AnswerFacts, TokenUsage
+from rorqual_recipe.tokens.vocabulary import Vocabulary
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+
+
+class ChatChunks:
+    """EventWriter of a stream: a role chunk per choice, contents, finish, usage if asked for."""
+
+    def __init__(self, facts: AnswerFacts) -> None:
+        self._facts = facts
+        head = {
+            "id": f"chatcmpl-{facts.request_id}",
+            "object": "chat.completion.chunk",
+            "created": facts.created_unix_s,
+            "model": facts.model,
+            "system_fingerprint": facts.system_fingerprint,
+        }
+        self._head = _json(head)[:-1]
+        self._tail = ',"usage":null}' if facts.include_usage else "}"
+        self._started: set[int] = set()
+
+    def piece(self, choice_index: int, piece: Piece) -> list[bytes]:
+        """See EventWriter.piece."""
+        events = []
+        if choice_index not in self._started:
+            self._started.add(choice_index)
+            events.append(self._chunk(choice_index, '{"role":"assistant","content":""}'))
+        if piece.text or piece.logprobs:
+            delta = f'{{"content":{encode_basestring(piece.text)}}}'
+            events.append(self._chunk(choice_index, delta, logprobs=self._logprobs(piece)))
+        if piece.finish_reason:
+            events.append(self._chunk(choice_index, "{}", finish=f'"{piece.finish_reason}"'))
+        return events
+
+    def finish(self, usage: TokenUsage) -> list[bytes]:
+        """See EventWriter.finish."""
+        if not self._facts.include_usage:
+            return []
+        return [f'{self._head},"choices":[],"usage":{_json(usage_object(usage))}}}'.encode()]
+
+    def _chunk(
+        self, index: int, delta: str, *, logprobs: str = "null", finish: str = "null"
+    ) -> bytes:
+        return (
+            f'{self._head},"choices":[{{"index":{index},"delta":{delta},'
+            f'"logprobs":{logprobs},"finish_reason":{finish}}}]{self._tail}'
+        ).encode()
+
+    def _logprobs(self, piece: Piece) -> str:
+        if not self._facts.logprobs:
+            return "null"
+        return _json(logprobs_object(piece.logprobs, self._facts.vocabulary))
+
+
+class ChatBody:
+    """EventWriter of a single answer: everything is collected into one body."""
+
+    def __init__(self, facts: AnswerFacts) -> None:
+        self._facts = facts
+        self._texts: list[list[str]] = [[] for _ in range(facts.num_choices)]
+        self._logprobs: list[list[TokenLogprob]] = [[] for _ in range(facts.num_choices)]
+        self._finish: list[str | None] = [None] * facts.num_choices
+
+    def piece(self, choice_index: int, piece: Piece) -> list[bytes]:
+        """See EventWriter.piece."""
+        self._texts[choice_index].append(piece.text)
+        self._logprobs[choice_index] += piece.logprobs
+        self._finish[choice_index] = piece.finish_reason or self._finish[choice_index]
+        return []
+
+    def finish(self, usage: TokenUsage) -> list[bytes]:
+        """See EventWriter.finish."""
+        facts = self._facts
+        body = {
+            "id": f"chatcmpl-{facts.request_id}",
+            "object": "chat.completion",
+            "created": facts.created_unix_s,
+            "model": facts.model,
+            "system_fingerprint": facts.system_fingerprint,
+            "choices": [self._choice(index) for index in range(facts.num_choices)],
+            "usage": usage_object(usage),
+        }
+        return [_json(body).encode()]
+
+    def _choice(self, index: int) -> dict[str, Any]:
+        shown = logprobs_object(self._logprobs[index], self._facts.vocabulary)
+        return {
+            "index": index,
+            "message": {
+                "role": "assistant",
+                "content": "".join(self._texts[index]),
+                "refusal": None,
+            },
+            "logprobs": shown if self._facts.logprobs else None,
+            "finish_reason": self._finish[index],
+        }
+
+
+def usage_object(usage: TokenUsage) -> dict[str, Any]:
+    """OpenAI's usage."""
+    return {
+        "prompt_tokens": usage.prompt_tokens,
+        "completion_tokens": usage.completion_tokens,
+        "total_tokens": usage.prompt_tokens + usage.completion_tokens,
+        "prompt_tokens_details": {"cached_tokens": usage.cached_tokens},
+    }
+
+
+def logprobs_object(entries: list[TokenLogprob], vocabulary: Vocabulary) -> dict[str, Any]:
+    """OpenAI's logprobs of a choice or chunk."""
+    return {"content": [_logprob(entry, vocabulary) for entry in entries], "refusal": None}
+
+
+def _logprob(entry: TokenLogprob, vocabulary: Vocabulary) -> dict[str, Any]:
+    shown = _token(entry.token_id, entry.logprob, vocabulary)
+    shown["top_logprobs"] = [_token(token, value, vocabulary) for token, value in entry.top]
+    return shown
+
+
+def _token(token_id: int, logprob: float, vocabulary: Vocabulary) -> dict[str, Any]:
+    spelling = vocabulary.spelling_of(token_id)
+    return {
+        "token": spelling.decode("utf-8", errors="replace"),
+        "logprob": max(logprob, -9999.0),
+        "bytes": list(spelling),
+    }

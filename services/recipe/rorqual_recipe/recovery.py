@@ -1,0 +1,84 @@
+"""Fetching tokens that were sent and did not arrive, and noticing generations that went silent."""
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from rorqual_runtime import subjects
+from rorqual_runtime.errors import ServingError, Unavailable
+from rorqual_runtime.service import ServiceContext
+
+from rorqual_recipe.convert import ResendReply, ResendRequest
+from rorqual_recipe.settings import RecipeSettings
+from rorqual_recipe.streams import RequestStream, StreamTable
+
+RETRY_PAUSE_S = 0.1
+
+
+class Recovery:
+    """Asks the decode instance of a choice for what is missing, one request a choice at a time."""
+
+    def __init__(
+        self,
+        ctx: ServiceContext,
+        settings: RecipeSettings,
+        streams: StreamTable,
+        on_recovered: Callable[[RequestStream, Any], Awaitable[None]],
+        on_failed: Callable[[RequestStream, ServingError], None],
+    ) -> None:
+        self._ctx = ctx
+        self._settings = settings
+        self._streams = streams
+        self._on_recovered = on_recovered
+        self._on_failed = on_failed
+
+    def fetch_missed(self, stream: RequestStream, choice_index: int) -> None:
+        """Start fetching in the background, unless that is under way."""
+        choice = stream.choices[choice_index]
+        if not choice.is_resending and choice.order.decode_id:
+            choice.is_resending = True
+            self._ctx.track(self._fetch(stream, choice_index))
+
+    def probe_stalled(self, now_s: float) -> None:
+        """Ask after every choice that has begun and has been silent for too long."""
+        for stream in self._streams:
+            for index, choice in enumerate(stream.choices):
+                silent_s = now_s - choice.last_news_s
+                if not choice.is_finished and silent_s > self._settings.stall_probe_s:
+                    choice.last_news_s = now_s
+                    self.fetch_missed(stream, index)
+
+    async def _fetch(self, stream: RequestStream, choice_index: int) -> None:
+        choice = stream.choices[choice_index]
+        try:
+            reply = await self._ask(stream, choice_index)
+        except ServingError as err:
+            if self._is_wanted(stream, choice_index):
+                self._on_failed(stream, err)
+            return
+        finally:
+            choice.is_resending = False
+        if self._is_wanted(stream, choice_index):
+            await self._on_recovered(stream, reply.delta)
+
+    async def _ask(self, stream: RequestStream, choice_index: int) -> ResendReply:
+        order = stream.choices[choice_index].order
+        for attempt in range(self._settings.resend_attempts):
+            request = ResendRequest(
+                request_id=stream.request_id, choice_index=choice_index, from_seq=order.next_seq
+            )
+            try:
+                return await self._ctx.bus.request(
+                    subjects.decode_resend(order.decode_id),
+                    request,
+                    ResendReply,
+                    timeout_s=self._settings.resend_timeout_s,
+                )
+            except ServingError as err:
+                if not err.retryable or attempt + 1 == self._settings.resend_attempts:
+                    raise Unavailable(f"the generation was lost: {err.message}") from err
+            await self._ctx.clock.sleep(RETRY_PAUSE_S)
+        raise Unavailable("the generation was lost")
+
+    def _is_wanted(self, stream: RequestStream, choice_index: int) -> bool:
+        current = self._streams.get(stream.request_id) is stream
+        return current and not stream.choices[choice_index].is_finished

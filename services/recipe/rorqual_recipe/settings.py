@@ -1,0 +1,44 @@
+"""Settings of the recipe service, read once at start."""
+
+from pathlib import Path
+
+from pydantic import Field
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+
+class RecipeSettings(BaseSettings):
+    """What an operator can change; a wrong value stops the start."""
+
+    model_config = SettingsConfigDict(
+        env_prefix="RORQUAL_RECIPE_", frozen=True, populate_by_name=True, extra="ignore"
+    )
+
+    model_dir: Path = Field(
+        Path(".rorqual/models/smollm2-135m-instruct"),
+        validation_alias="RORQUAL_MODEL_DIR",
+        description="directory of the served model",
+    )
+    prompt_encoding: str = Field("chat-template", description="name of the prompt encoding")
+    fast_tokenizer: bool = Field(True, description="use fastokens where it proves exact at load")
+    default_max_tokens: int = Field(
+        2048, gt=0, description="answer length when the client names none"
+    )
+    max_choices: int = Field(8, ge=1, description="largest n of one request")
+    stream_ttl_s: float = Field(
+        630.0, gt=0, description="a stream without deadline or news is dropped after this time"
+    )
+    encode_threads: int = Field(2, ge=1, description="threads for prompts too big for the loop")
+    inline_encode_bytes: int = Field(
+        16384, ge=0, description="bodies up to this size are encoded on the event loop"
+    )
+    max_waiting_encodes: int = Field(
+        256, ge=1, description="big prompts waiting for a thread before new ones get 503"
+    )
+    stall_probe_s: float = Field(
+        5.0, gt=0, description="silence after which decode is asked for what was missed"
+    )
+    resend_timeout_s: float = Field(2.0, gt=0, description="one attempt to fetch missed tokens")
+    resend_attempts: int = Field(3, ge=1, description="attempts before the stream fails")
+    max_early_deltas: int = Field(
+        64, ge=1, description="deltas kept per choice while a gap before them is filled"
+    )

@@ -1,0 +1,197 @@
+"""State of every request between encode and its last event."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from rorqual_recipe.output.choice import ChoiceText, Piece, TokenLogprob
+from rorqual_recipe.output.sequence import Arrival, DeltaOrder
+from rorqual_recipe.protocols.base import EventWriter, ProtocolAdapter, TokenUsage
+
+
+@dataclass(slots=True)
+class Delta:
+    """Tokens of one choice as decode sent them: ids of outputs seq, seq + 1, ..."""
+
+    choice_index: int
+    seq: int
+    token_ids: Sequence[int]
+    logprobs: Sequence[TokenLogprob] = ()
+    finish_reason: str | None = None
+    num_prompt_tokens: int = 0
+    num_cached_tokens: int = 0
+
+
+@dataclass(slots=True)
+class Choice:
+    """One choice: its place in the token stream and its text so far."""
+
+    text: ChoiceText
+    order: DeltaOrder[Delta]
+    last_news_s: float
+    is_resending: bool = False
+
+    @property
+    def is_finished(self) -> bool:
+        return self.text.finish_reason is not None
+
+
+@dataclass(slots=True)
+class Events:
+    """What goes to the gateway for one request."""
+
+    request_id: str
+    seq: int
+    data: list[bytes] = field(default_factory=list)
+    usage: TokenUsage | None = None
+    finish_reasons: list[str] = field(default_factory=list)
+
+    @property
+    def is_last(self) -> bool:
+        return self.usage is not None
+
+
+@dataclass(slots=True)
+class Absorbed:
+    """Outcome of a delta. has_gap: tokens before it are missing. hit_stop: it completed one."""
+
+    events: Events | None = None
+    has_gap: bool = False
+    hit_stop: bool = False
+
+
+class RequestStream:
+    """One request: token deltas of its choices in, protocol events out."""
+
+    def __init__(
+        self,
+        *,
+        request_id: str,
+        gateway_id: str,
+        adapter: ProtocolAdapter,
+        writer: EventWriter,
+        choices: Sequence[Choice],
+        num_prompt_tokens: int,
+        expires_s: float,
+        prompt_tickets: list[Any],
+    ) -> None:
+        self.request_id = request_id
+        self.gateway_id = gateway_id
+        self.adapter = adapter
+        self.choices = choices
+        self.expires_s = expires_s
+        self.prompt_tickets = prompt_tickets
+        self._writer = writer
+        self._num_prompt_tokens = num_prompt_tokens
+        self._num_cached_tokens = 0
+        self._next_event_seq = 0
+        self._has_started = False
+
+    @property
+    def is_finished(self) -> bool:
+        """True once every choice has ended."""
+        return all(choice.is_finished for choice in self.choices)
+
+    @property
+    def usage(self) -> TokenUsage:
+        """Tokens so far, truthful at any moment."""
+        return TokenUsage(
+            prompt_tokens=self._num_prompt_tokens,
+            cached_tokens=self._num_cached_tokens,
+            completion_tokens=sum(choice.text.num_tokens for choice in self.choices),
+        )
+
+    def absorb(self, delta: Delta, decode_id: str, incarnation: int, now_s: float) -> Absorbed:
+        """Take one delta: in order, once, or kept until what precedes it is here.
+
+        Raises: TooManyEarly when a gap has not been filled for too long.
+        """
+        choice = self.choices[delta.choice_index]
+        if choice.is_finished or not choice.order.accept_sender(decode_id, incarnation):
+            return Absorbed()
+        choice.last_news_s = now_s
+        arrival = _classify(choice.order, delta)
+        if arrival is Arrival.EARLY:
+            choice.order.keep_early(delta.seq, delta)
+            return Absorbed(has_gap=True)
+        if arrival is Arrival.DUPLICATE:
+            return Absorbed()
+        data = self._append(choice, delta)
+        while not choice.is_finished and (kept := choice.order.pop_ready()) is not None:
+            if _classify(choice.order, kept) is Arrival.NEXT:
+                data += self._append(choice, kept)
+        return Absorbed(
+            events=self._events(data),
+            has_gap=bool(choice.order.early) and not choice.is_finished,
+            hit_stop=choice.text.hit_stop,
+        )
+
+    def take_event_seq(self) -> int:
+        """Number of the next event message of this request."""
+        seq = self._next_event_seq
+        self._next_event_seq += 1
+        return seq
+
+    def _append(self, choice: Choice, delta: Delta) -> list[bytes]:
+        skip = choice.order.next_seq - delta.seq
+        choice.order.next_seq = delta.seq + len(delta.token_ids)
+        self._num_cached_tokens = max(self._num_cached_tokens, delta.num_cached_tokens)
+        token_ids = delta.token_ids[skip:] if skip else delta.token_ids
+        piece = choice.text.feed(token_ids, delta.logprobs[skip:])
+        if delta.finish_reason and not choice.is_finished:
+            piece = _joined(piece, choice.text.finish(delta.finish_reason))
+        if choice.is_finished:
+            choice.order.early.clear()
+        return self._writer.piece(delta.choice_index, piece)
+
+    def _events(self, data: list[bytes]) -> Events | None:
+        """A message for the gateway; an empty first one tells it that generation has begun."""
+        if self.is_finished:
+            data = data + self._writer.finish(self.usage)
+            reasons = [choice.text.finish_reason or "" for choice in self.choices]
+            return Events(self.request_id, self.take_event_seq(), data, self.usage, reasons)
+        if not data and self._has_started:
+            return None
+        self._has_started = True
+        return Events(self.request_id, self.take_event_seq(), data)
+
+
+def _classify(order: DeltaOrder[Delta], delta: Delta) -> Arrival:
+    return order.classify(delta.seq, len(delta.token_ids), is_final=delta.finish_reason is not None)
+
+
+def _joined(first: Piece, second: Piece) -> Piece:
+    return Piece(
+        first.text + second.text,
+        first.logprobs + second.logprobs,
+        second.finish_reason or first.finish_reason,
+    )
+
+
+class StreamTable:
+    """All streams of this instance, each with an end of life."""
+
+    def __init__(self) -> None:
+        self._streams: dict[str, RequestStream] = {}
+
+    def __len__(self) -> int:
+        return len(self._streams)
+
+    def __iter__(self) -> Iterator[RequestStream]:
+        return iter(list(self._streams.values()))
+
+    def add(self, stream: RequestStream) -> None:
+        """Keep a stream under its request id; an older one of that id is replaced."""
+        self._streams[stream.request_id] = stream
+
+    def get(self, request_id: str) -> RequestStream | None:
+        """The stream, or None when it has ended or never was."""
+        return self._streams.get(request_id)
+
+    def remove(self, request_id: str) -> RequestStream | None:
+        """Forget a stream; the caller lets go of what it held."""
+        return self._streams.pop(request_id, None)
+
+    def expired(self, now_s: float) -> list[RequestStream]:
+        """Streams whose time is over."""
+        return [stream for stream in self if stream.expires_s <= now_s]

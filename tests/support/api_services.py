@@ -1,0 +1,67 @@
+"""recipe and gateway running inside a test's event loop."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from rorqual_gateway.app import make_app
+from rorqual_gateway.server import make_server, open_listener
+from rorqual_gateway.service import GatewayService
+from rorqual_gateway.settings import GatewaySettings
+from rorqual_recipe.model import ServedModel, load_served_model
+from rorqual_recipe.service import RecipeService
+from rorqual_recipe.settings import RecipeSettings
+from rorqual_runtime.service import ServiceContext, open_service
+from rorqual_runtime.settings import RuntimeSettings
+
+
+@dataclass
+class RunningRecipe:
+    service: RecipeService
+    ctx: ServiceContext
+    model: ServedModel
+
+
+@dataclass
+class RunningGateway:
+    service: GatewayService
+    ctx: ServiceContext
+    url: str
+
+
+@asynccontextmanager
+async def running_recipe(
+    settings: RuntimeSettings, model_dir: Path, **overrides: object
+) -> AsyncIterator[RunningRecipe]:
+    """A recipe instance that serves `model_dir`."""
+    recipe_settings = RecipeSettings(model_dir=model_dir, **overrides)  # type: ignore[arg-type]
+    async with open_service("recipe", settings) as ctx:
+        model = load_served_model(recipe_settings)
+        service = RecipeService(ctx, recipe_settings, model)
+        await service.start()
+        ctx.mark_ready()
+        yield RunningRecipe(service, ctx, model)
+
+
+@asynccontextmanager
+async def running_gateway(
+    settings: RuntimeSettings, **overrides: object
+) -> AsyncIterator[RunningGateway]:
+    """A gateway on a free port."""
+    gateway_settings = GatewaySettings(port=0, **overrides)  # type: ignore[arg-type]
+    async with open_service("gateway", settings) as ctx:
+        service = GatewayService(ctx, gateway_settings)
+        await service.start()
+        listener = open_listener("127.0.0.1", 0)
+        server = make_server(make_app(service, version="test"), shutdown_s=1)
+        serving = ctx.track(server.serve(sockets=[listener]))
+        ctx.mark_ready()
+        try:
+            yield RunningGateway(service, ctx, f"http://127.0.0.1:{listener.getsockname()[1]}")
+        finally:
+            server.should_exit = True
+            server.force_exit = True
+            await serving
