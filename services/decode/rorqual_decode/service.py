@@ -281,6 +281,11 @@ class DecodeService:
         if not await self._publisher.flush(_FLUSH_S):
             log.warning("some tokens were not sent before the end")
 
+    @property
+    def num_active(self) -> int:
+        """Generations being taken over or running."""
+        return self._num_active
+
     def load_facts(self) -> convert.LoadFacts:
         """What the next load report says."""
         running = list(self._running())

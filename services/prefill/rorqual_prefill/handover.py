@@ -117,7 +117,8 @@ class Handover:
         """No placement: after a pause those who refused may be asked again."""
         if not err.retryable and err.code != ErrorCode.DEADLINE_EXCEEDED:
             raise err
-        self.last_error = err
+        if self.last_error is None or err.retryable:
+            self.last_error = err
         self.excluded_ids.clear()
         await asyncio.sleep(self._pause_s)
         self._pause_s = min(2 * self._pause_s, _MAX_PAUSE_S)

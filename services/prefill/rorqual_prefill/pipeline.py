@@ -28,6 +28,9 @@ from rorqual_prefill.pages import PageGate
 from rorqual_prefill.prefix import PrefixHit, PrefixLoader
 from rorqual_prefill.service import ActiveJob
 
+_ANSWER_S = 0.1
+"""Kept of the deadline, so that the client hears why nobody took its prompt."""
+
 Forget = Callable[[list[bytes], str], Awaitable[None]]
 """Tells kvmeta which blocks are not in the store, and why; never raises."""
 
@@ -210,7 +213,7 @@ class PrefillPipeline:
                 work.export.keep_alive,
             )
             try:
-                decode_id = await handover.run(placement, work.active.left_s())
+                decode_id = await handover.run(placement, work.active.left_s() - _ANSWER_S)
                 span.set_attribute("rorqual.decode_id", decode_id)
             finally:
                 span.set_attribute("rorqual.handover.tries", handover.num_tries)

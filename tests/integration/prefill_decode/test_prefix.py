@@ -1,0 +1,90 @@
+"""Prompts that were seen before are not computed again, and wrong blocks are never used."""
+
+from __future__ import annotations
+
+from rorqual_policy.blocks import block_keys
+
+from tests.integration.prefill_decode.conftest import prompt
+from tests.integration.prefill_decode.fleet import NAMESPACE, running_fleet, until
+
+
+async def test_a_repeated_prompt_computes_only_its_last_partial_block(
+    runtime_settings, tiny_model, tiny_dir, bare
+):
+    token_ids = prompt(2000)
+    expected = bare(token_ids, 8)
+    async with running_fleet(runtime_settings, tiny_model, tiny_dir) as fleet:
+        around, engine = fleet.around, fleet.prefill[0][1].engine
+        first = await around.complete("first", token_ids, ignore_eos=True)
+        assert (first.num_cached_tokens, engine.num_computed_tokens) == (0, 2000)
+        await until(lambda: len(around.registered) == 15, 5, "15 blocks to be registered")
+        second = await around.complete("second", token_ids, ignore_eos=True)
+        assert engine.num_computed_tokens == 2000 + 2000 - 1920
+        assert second.num_cached_tokens == 1920
+        assert first.token_ids == second.token_ids == expected
+        assert around.forgotten == []
+        await fleet.nothing_held()
+
+
+async def test_a_prompt_of_whole_blocks_still_computes_one_block(
+    runtime_settings, tiny_model, tiny_dir, bare
+):
+    token_ids = prompt(256)
+    async with running_fleet(runtime_settings, tiny_model, tiny_dir) as fleet:
+        await fleet.around.complete("first", token_ids, ignore_eos=True)
+        await until(lambda: len(fleet.around.registered) == 2, 5, "2 blocks to be registered")
+        second = await fleet.around.complete("second", token_ids, ignore_eos=True)
+        assert second.num_cached_tokens == 128
+        assert second.token_ids == bare(token_ids, 8)
+
+
+async def test_an_answer_becomes_the_prefix_of_the_next_turn(
+    runtime_settings, tiny_model, tiny_dir, bare
+):
+    token_ids = prompt(100)
+    async with running_fleet(runtime_settings, tiny_model, tiny_dir) as fleet:
+        around = fleet.around
+        first = await around.complete("a", token_ids, max_new_tokens=200, ignore_eos=True)
+        next_turn = token_ids + first.token_ids + prompt(10, seed=3)
+        await until(lambda: len(around.registered) == 2, 5, "2 blocks to be registered")
+        keys = block_keys(next_turn, fingerprint=tiny_model.fingerprint, namespace=NAMESPACE)
+        assert set(around.registered) == set(keys)
+        second = await around.complete("b", next_turn, ignore_eos=True)
+        assert second.num_cached_tokens == 256
+        assert second.token_ids == bare(next_turn, 8)
+
+
+async def test_a_damaged_block_is_computed_again(runtime_settings, tiny_model, tiny_dir, bare):
+    token_ids = prompt(700)
+    async with running_fleet(runtime_settings, tiny_model, tiny_dir) as fleet:
+        around = fleet.around
+        await around.complete("first", token_ids, ignore_eos=True)
+        await until(lambda: len(around.registered) == 5, 5, "5 blocks to be registered")
+        keys = block_keys(token_ids, fingerprint=tiny_model.fingerprint, namespace=NAMESPACE)
+        (path,) = (runtime_settings.home / "store").rglob(f"*{keys[2].hex()}*")
+        damaged = bytearray(path.read_bytes())
+        damaged[len(damaged) // 2] ^= 1
+        path.write_bytes(damaged)
+        second = await around.complete("second", token_ids, ignore_eos=True)
+        assert second.num_cached_tokens == 256
+        assert second.token_ids == bare(token_ids, 8)
+        assert around.forgotten == [(keys[2], "corrupt")]
+
+
+async def test_a_vanished_block_is_forgotten(runtime_settings, tiny_model, tiny_dir, bare):
+    token_ids = prompt(700)
+    async with running_fleet(runtime_settings, tiny_model, tiny_dir) as fleet:
+        around = fleet.around
+        output = await around.complete("r", token_ids, num_matched_blocks=2, ignore_eos=True)
+        assert output.token_ids == bare(token_ids, 8)
+        keys = block_keys(token_ids, fingerprint=tiny_model.fingerprint, namespace=NAMESPACE)
+        assert around.forgotten == [(keys[0], "missing"), (keys[1], "missing")]
+
+
+async def test_tenants_do_not_share_blocks(runtime_settings, tiny_model, tiny_dir):
+    token_ids = prompt(300)
+    async with running_fleet(runtime_settings, tiny_model, tiny_dir) as fleet:
+        await fleet.around.complete("r", token_ids, ignore_eos=True)
+        await until(lambda: len(fleet.around.registered) == 2, 5, "2 blocks to be registered")
+        others = block_keys(token_ids, fingerprint=tiny_model.fingerprint, namespace="other")
+        assert not set(others) & set(fleet.around.registered)
