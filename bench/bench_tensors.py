@@ -11,11 +11,11 @@ import time
 from collections.abc import Awaitable, Callable
 
 import numpy as np
-
-from bench.report import at_most, emit
 from rorqual_proto.v1 import tensor_pb2
 from rorqual_runtime.blockstore import BlockStore
 from rorqual_runtime.tensors import TensorPlane
+
+from bench.report import at_most, emit
 from tests.support.tensor_process import HOST_ID, TensorProcess, open_plane
 
 BIG_BYTES = 64 << 20

@@ -26,7 +26,9 @@ if _version_not_supported:
 
 
 class TensorPlaneStub:
-    """Missing associated documentation comment in .proto file."""
+    """Failures carry an ErrorInfo in the trailing metadata "rorqual-error-bin". FAILED_PRECONDITION: the ticket
+    is stale (released, expired, reused, of another owner or incarnation), also in mid-stream.
+    """
 
     def __init__(self, channel):
         """Constructor.
@@ -47,16 +49,20 @@ class TensorPlaneStub:
 
 
 class TensorPlaneServicer:
-    """Missing associated documentation comment in .proto file."""
+    """Failures carry an ErrorInfo in the trailing metadata "rorqual-error-bin". FAILED_PRECONDITION: the ticket
+    is stale (released, expired, reused, of another owner or incarnation), also in mid-stream.
+    """
 
     def Read(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """The bytes of a ticket. Every chunk is checked against the slot's generation after it was copied.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Release(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """The reader is done: free the slot before its lease ends. Of no effect on a stale ticket.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
@@ -83,7 +89,9 @@ def add_TensorPlaneServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class TensorPlane:
-    """Missing associated documentation comment in .proto file."""
+    """Failures carry an ErrorInfo in the trailing metadata "rorqual-error-bin". FAILED_PRECONDITION: the ticket
+    is stale (released, expired, reused, of another owner or incarnation), also in mid-stream.
+    """
 
     @staticmethod
     def Read(request,

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 
 from rorqual_runtime.blockstore import BlockStore
 from rorqual_runtime.blockstore.record import HEADER_BYTES
+
 from tests.support.blockstore_process import FINGERPRINT, NUM_KEYS, SIZE, block, key_of
 
 RECORD = SIZE + HEADER_BYTES

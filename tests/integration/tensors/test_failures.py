@@ -9,11 +9,11 @@ import grpc
 import grpc.aio
 import numpy as np
 import pytest
-
 from rorqual_runtime.clock import WallClock
 from rorqual_runtime.errors import Corrupt, DeadlineExceeded, StaleTicket, Unavailable
 from rorqual_runtime.tensors.attachments import Attachments
 from rorqual_runtime.tensors.grpc_server import CHANNEL_OPTIONS, SERVICE_NAME
+
 from tests.support.tensor_process import TensorProcess, content, open_plane
 
 BIG = 96 << 20

@@ -1,10 +1,10 @@
 """Payloads: inline while small, by ticket above, released once read."""
 
 import pytest
-
 from rorqual_proto.v1 import tensor_pb2
 from rorqual_runtime.errors import Corrupt, NoCapacity, RequestTooLarge, StaleTicket
 from rorqual_runtime.payload import get_payload, put_payload
+
 from tests.support.tensor_process import open_plane
 
 LIMIT = 49_152

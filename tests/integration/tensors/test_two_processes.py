@@ -6,10 +6,13 @@ import random
 
 import numpy as np
 import pytest
-
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from rorqual_proto.v1 import tensor_pb2
 from rorqual_runtime.errors import Corrupt, NoCapacity, ServingError, StaleTicket
 from rorqual_runtime.tensors.segment import SHM_DIR
+
 from tests.support.tensor_process import HOST_ID, TensorProcess, content, open_plane
 
 TRANSPORTS = pytest.mark.parametrize("host_id", [HOST_ID, "another-host"], ids=["shm", "grpc"])
@@ -261,3 +264,20 @@ async def test_a_reader_lets_go_of_segments_whose_owner_has_died():
                     await asyncio.sleep(0.1)
         with pytest.raises(ServingError):
             await reader.fetch(ticket)
+
+
+async def test_a_fetch_is_one_trace_at_both_ends():
+    exporter = InMemorySpanExporter()
+    provider = TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    tracer = provider.get_tracer("test")
+    async with (
+        await open_plane("owner", shm_bytes=1 << 20, tracer=tracer) as owner,
+        await open_plane("reader", host_id="elsewhere", shm_bytes=1 << 20, tracer=tracer) as reader,
+    ):
+        await reader.fetch(await owner.publish(b"abc"))
+    spans = {span.name: span for span in exporter.get_finished_spans()}
+    fetch, read = spans["tensor.fetch"], spans["tensor.read"]
+    assert read.parent is not None and read.parent.span_id == fetch.context.span_id
+    assert read.context.trace_id == fetch.context.trace_id
+    assert fetch.attributes["rorqual.tensor.transport"] == "grpc"

@@ -52,7 +52,7 @@ class BlockStore:
         self._capacity_bytes = capacity_bytes
         root = Path(directory)
         self._files = BlockFiles(root)
-        self._usage = Usage(root / "usage")
+        self._usage = Usage(root)
         self._counts: Counter[str] = Counter()
         self._counts_lock = threading.Lock()
         self._evictor = Evictor(self._files, self._usage, self._clock)

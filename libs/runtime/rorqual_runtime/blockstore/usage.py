@@ -20,6 +20,7 @@ import numpy as np
 NUM_SHARDS = 256
 _MAGIC = int.from_bytes(b"RQUSAGE1", "little")
 _HEADER_WORDS = 8  # magic, cursor, unused
+_FILE_NAME = "usage-1"  # a new number for a new layout: a mapped file must not shrink
 _FILE_BYTES = 8 * (_HEADER_WORDS + 2 * NUM_SHARDS)
 _LOCK_WAIT_S = 0.02
 
@@ -27,11 +28,11 @@ _LOCK_WAIT_S = 0.02
 class Usage:
     """Bytes and blocks per shard. Thread- and process-safe; never waits long for a lock."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, directory: Path) -> None:
+        path = directory / _FILE_NAME
         self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         self._thread_lock = threading.Lock()
-        if os.fstat(self._fd).st_size != _FILE_BYTES:
-            os.ftruncate(self._fd, _FILE_BYTES)
+        os.posix_fallocate(self._fd, 0, _FILE_BYTES)  # touching a page without a block is fatal
         words = np.frombuffer(mmap.mmap(self._fd, _FILE_BYTES), np.int64)
         self._header = words[:_HEADER_WORDS]
         self._bytes = words[_HEADER_WORDS : _HEADER_WORDS + NUM_SHARDS]
@@ -101,7 +102,9 @@ class Usage:
             try:
                 fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 return True
-            except OSError:
+            except BlockingIOError:
                 if time.monotonic() > give_up:
                     return False
                 time.sleep(0.0005)
+            except OSError:  # a file system without locks: scans make up for lost counts
+                return False

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections import OrderedDict
 from concurrent.futures import Executor
 
@@ -63,7 +62,11 @@ class Attachments:
         header = slots.check_ticket(segment.words, segment.shape, ticket, now_ns)
         source = memory[header.offset_bytes : header.offset_bytes + header.size_bytes]
         target = np.empty(header.size_bytes, np.uint8) if into is None else into
-        copy = functools.partial(copy_bytes, target, (source,), checksum=ticket.xxh3_64 != 0)
+
+        def copy() -> int:
+            segment.prefault(header.offset_bytes, header.size_bytes)
+            return copy_bytes(target, (source,), checksum=ticket.xxh3_64 != 0)
+
         digest = await run_copy(self._executor, header.size_bytes, copy)
         if slots.read_generation(segment.words, ticket.slot) != ticket.generation:
             raise StaleTicket("the ticket's data was released while it was read")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import grpc
@@ -89,19 +89,18 @@ class TensorServer:
 
     async def _on_read(
         self, request: tensor_pb2.ReadRequest, context: grpc.aio.ServicerContext[Any, Any]
-    ) -> AsyncIterator[bytes]:
-        parent = propagate.extract(dict(_text_metadata(context)))
-        attributes = {"rorqual.tensor.bytes": request.ticket.size_bytes}
+    ) -> None:
+        # Not an async generator: a cancelled one would be closed some time later, by another task.
         self.num_reading += 1
         try:
             with self._tracer.start_as_current_span(
                 "tensor.read",
-                context=parent,
+                context=propagate.extract(dict(_text_metadata(context))),
                 kind=trace.SpanKind.SERVER,
-                attributes=attributes,
+                attributes={"rorqual.tensor.bytes": request.ticket.size_bytes},
             ):
                 for frame in self._frames(request.ticket):
-                    yield frame
+                    await context.write(frame)
         except ServingError as error:
             await _abort(context, error)
         finally:

@@ -15,6 +15,7 @@ from rorqual_proto.v1 import tensor_pb2
 
 from rorqual_runtime.clock import Clock, WallClock
 from rorqual_runtime.errors import NoCapacity, StaleTicket
+from rorqual_runtime.logs import get_logger
 from rorqual_runtime.settings import RuntimeSettings
 from rorqual_runtime.tensors.arena import DEFAULT_LEASE_S, Arena, Reservation
 from rorqual_runtime.tensors.attachments import Attachments
@@ -28,10 +29,11 @@ from rorqual_runtime.tensors.copying import (
 )
 from rorqual_runtime.tensors.grpc_reader import RemoteReader
 from rorqual_runtime.tensors.grpc_server import TensorServer
-from rorqual_runtime.tensors.segment import remove_dead_segments
+from rorqual_runtime.tensors.segment import free_shm_bytes, remove_dead_segments
 from rorqual_runtime.tensors.tickets import checked_shape, grpc_address
 from rorqual_runtime.tensors.writable import WritableSlot
 
+_log = get_logger(__name__)
 _SWEEP_INTERVAL_S = 0.5
 _SWEEPS_PER_HOUSEKEEPING = 20
 _COPY_THREADS = 2
@@ -44,6 +46,8 @@ class TensorPlane:
     As a reader it copies another's bytes into memory it has reserved itself: through shared
     memory on one host, else by a gRPC stream. A ticket yields exactly the bytes it was made for
     or an error, never anything else.
+
+    allocate, seal, discard, renew and release may be called from any thread.
     """
 
     def __init__(
@@ -91,6 +95,7 @@ class TensorPlane:
         clock = clock or WallClock()
         tracer = tracer or trace.get_tracer("rorqual.tensors")
         remove_dead_segments()
+        _warn_when_shm_is_small(settings.shm_bytes)
         arena = Arena(settings.shm_bytes, incarnation, clock)
         server = TensorServer(arena, instance_id, tracer)
         plane = cls(
@@ -319,3 +324,13 @@ class TensorPlane:
                 self._attachments.drop_dead()
             if num_sweeps % _SWEEPS_PER_HOUSEKEEPING == 0:
                 remove_dead_segments()
+
+
+def _warn_when_shm_is_small(wanted_bytes: int) -> None:
+    """Not an error: memory is taken as it is used, and a full /dev/shm is a NoCapacity then."""
+    free_bytes = free_shm_bytes()
+    if free_bytes < wanted_bytes:
+        _log.warning(
+            "less shared memory is free than RORQUAL_SHM_BYTES asks for",
+            extra={"free_bytes": free_bytes, "shm_bytes": wanted_bytes},
+        )

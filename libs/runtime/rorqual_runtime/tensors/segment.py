@@ -32,6 +32,7 @@ HEADER_BYTES = 4096
 SLOT_BYTES = 64
 _MAX_SLOTS = 65_536
 _GRANULE_BYTES = 1 << 20
+_MADV_POPULATE_READ = 22
 
 
 @dataclass(frozen=True)
@@ -107,10 +108,20 @@ class OwnedSegment:
         self.words[_OPEN_WORD] = 0
 
 
+def free_shm_bytes() -> int:
+    """What shared memory can still take now."""
+    stat = os.statvfs(SHM_DIR)
+    return stat.f_bavail * stat.f_frsize
+
+
 def _create_locked() -> tuple[str, int]:
+    flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
     while True:
         name = _PREFIX + secrets.token_hex(16)
-        fd = os.open(SHM_DIR / name, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        try:
+            fd = os.open(SHM_DIR / name, flags, 0o600)
+        except OSError as error:
+            raise NoCapacity(f"no shared memory at {SHM_DIR}: {error.strerror}") from error
         if _try_lock(fd, fcntl.LOCK_EX) and os.fstat(fd).st_nlink:
             return name, fd
         os.close(fd)  # a cleaner took it for a dead one between open and lock
@@ -143,6 +154,22 @@ class AttachedSegment:
             self.close()
             raise
         self.words = memoryview(self.map)[: self.shape.payload_start].cast("Q")
+        self._mapped = bytearray(-(-self.shape.size_bytes // _GRANULE_BYTES))
+
+    def prefault(self, start: int, num_bytes: int) -> None:
+        """Map published bytes in one go: some 20 times cheaper than a page fault for each page.
+
+        Only for what the owner has backed: a hole would be filled.
+        """
+        end_granule = -(-(start + num_bytes) // _GRANULE_BYTES)
+        granule = self._mapped.find(0, start // _GRANULE_BYTES, end_granule)
+        if granule < 0:
+            return
+        offset = granule * _GRANULE_BYTES
+        length = min(end_granule * _GRANULE_BYTES, self.shape.size_bytes) - offset
+        with contextlib.suppress(OSError):  # Linux before 5.14: pages are mapped one by one
+            self.map.madvise(_MADV_POPULATE_READ, offset, length)
+        self._mapped[granule:end_granule] = b"\1" * (end_granule - granule)
 
     def _read_shape(self) -> SegmentShape:
         raw = os.pread(self._fd, _HEADER.size, 0)
@@ -178,16 +205,13 @@ def remove_dead_segments() -> int:
     """Unlink segments of this user whose owner has died. Returns how many there were."""
     num_removed = 0
     for path in SHM_DIR.glob(f"{_PREFIX}*"):
-        if _NAME.fullmatch(path.name) and _remove_if_dead(path):
-            num_removed += 1
+        with contextlib.suppress(OSError):  # gone meanwhile, or another user's
+            num_removed += _NAME.fullmatch(path.name) is not None and _remove_if_dead(path)
     return num_removed
 
 
 def _remove_if_dead(path: Path) -> bool:
-    try:
-        fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
-    except OSError:
-        return False  # gone meanwhile, or another user's
+    fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
     try:
         if os.fstat(fd).st_uid != os.geteuid() or not _try_lock(fd, fcntl.LOCK_EX):
             return False

@@ -3,7 +3,6 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-
 from rorqual_runtime.blockstore.record import (
     HEADER_BYTES,
     BadRecord,

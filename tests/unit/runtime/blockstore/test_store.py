@@ -7,7 +7,6 @@ import threading
 
 import numpy as np
 import pytest
-
 from rorqual_runtime.blockstore import BlockStore, BlockStoreBackend
 from rorqual_runtime.blockstore import eviction as eviction_module
 from rorqual_runtime.blockstore.record import HEADER_BYTES
@@ -201,7 +200,7 @@ def test_counters_survive_a_restart_and_are_made_anew_when_lost(tmp_path):
     for number in range(10):
         with_counters.put(FP, key_of(number), block(number))
     with_counters.close()
-    for spoil in (lambda: None, (tmp_path / "usage").unlink):
+    for spoil in (lambda: None, (tmp_path / "usage-1").unlink):
         spoil()
         store = BlockStore(tmp_path, 100 * RECORD)
         assert (store.stats().num_bytes, store.stats().num_blocks) == (10 * RECORD, 10)

@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
 from rorqual_proto.v1 import tensor_pb2
 from rorqual_runtime.clock import ManualClock
 from rorqual_runtime.errors import NoCapacity, StaleTicket

@@ -7,7 +7,6 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 import xxhash
-
 from rorqual_runtime.errors import Corrupt
 from rorqual_runtime.tensors.copying import (
     INLINE_COPY_BYTES,
@@ -62,9 +61,7 @@ async def test_a_cancelled_copy_has_ended_when_the_caller_hears_of_it(executor):
         ended.set()
         return "result"
 
-    task = asyncio.create_task(
-        run_copy(executor, INLINE_COPY_BYTES + 1, slow_copy, undone.append)
-    )
+    task = asyncio.create_task(run_copy(executor, INLINE_COPY_BYTES + 1, slow_copy, undone.append))
     await asyncio.to_thread(started.wait, 5)
     task.cancel()
     await asyncio.sleep(0.02)

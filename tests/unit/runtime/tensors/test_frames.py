@@ -4,7 +4,6 @@ import pytest
 import xxhash
 from hypothesis import given
 from hypothesis import strategies as st
-
 from rorqual_proto.v1 import tensor_pb2
 from rorqual_runtime.errors import Corrupt
 from rorqual_runtime.tensors.frames import decode_chunk, encode_chunk

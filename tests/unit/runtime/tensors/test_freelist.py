@@ -1,14 +1,15 @@
 """The allocator never hands out overlapping ranges and loses none."""
 
+from itertools import pairwise
+
 from hypothesis import given
 from hypothesis import strategies as st
-
 from rorqual_runtime.tensors.freelist import ALIGN_BYTES, FreeList, round_up
 
 
 def _overlap(ranges):
     ordered = sorted(ranges)
-    return any(a[0] + a[1] > b[0] for a, b in zip(ordered, ordered[1:], strict=False))
+    return any(a[0] + a[1] > b[0] for a, b in pairwise(ordered))
 
 
 @given(st.lists(st.tuples(st.booleans(), st.integers(1, 5000), st.integers(0, 1000)), max_size=120))
