@@ -23,7 +23,7 @@ from .conftest import FakeGrammar, FakeKvmeta, running_router
 TOKENS = array("i", range(1000, 1300))
 
 
-def generation(request_id="r1", choice=0, prompt=None, num_tokens=len(TOKENS), **fields):
+def generation(request_id="r1", choice=0, prompt=None, num_tokens=300, **fields):
     return generation_pb2.Generation(
         request_id=request_id,
         choice_index=choice,

@@ -1,0 +1,58 @@
+"""The router's view: waiting for who is missing, and what live engines say of themselves."""
+
+import asyncio
+
+from rorqual_policy import InstanceReport, LoadViewParams, PlacementParams, PlacementRequest
+from rorqual_router.fleet import Fleet
+from rorqual_runtime.clock import ManualClock
+
+
+def fleet_of(clock):
+    return Fleet(clock, LoadViewParams(), PlacementParams())
+
+
+def report(service="prefill", instance_id="p0", seq=1, **fields):
+    return InstanceReport(service, instance_id, incarnation=1, seq=seq, **fields)
+
+
+async def test_wait_ends_with_the_first_report_of_each_service():
+    fleet = fleet_of(ManualClock())
+    waiting = asyncio.create_task(fleet.wait_alive(("prefill", "decode"), 5.0))
+    await asyncio.sleep(0)
+    fleet.on_report(report("prefill"))
+    await asyncio.sleep(0.01)
+    assert not waiting.done()
+    fleet.on_report(report("decode", "d0"))
+    assert await waiting == []
+
+
+async def test_no_wait_names_who_is_missing():
+    fleet = fleet_of(ManualClock())
+    fleet.on_report(report("prefill"))
+    assert await fleet.wait_alive(("prefill", "decode"), 0.0) == ["decode"]
+
+
+async def test_facts_come_from_live_engines_only():
+    clock = ManualClock()
+    fleet = fleet_of(clock)
+    assert (fleet.model_fingerprint(), fleet.max_context_tokens()) == ("", 0)
+    fleet.on_report(report(model_fingerprint="f", max_context_tokens=8192, tokens_per_s=10.0))
+    fleet.on_report(report(instance_id="p1", tokens_per_s=5.0))
+    assert (fleet.model_fingerprint(), fleet.max_context_tokens()) == ("f", 8192)
+    assert fleet.prefill_tokens_per_s() == 15.0
+    await clock.advance(3.0)
+    fleet.drop_silent()
+    assert (fleet.model_fingerprint(), fleet.num_live("prefill")) == ("", 0)
+
+
+def test_a_refused_placement_is_taken_back():
+    fleet = fleet_of(ManualClock())
+    for instance_id in ("d0", "d1"):
+        fleet.on_report(report("decode", instance_id, max_running=1, num_total_pages=10))
+    first = fleet.place(PlacementRequest("r/0", 100, 10))
+    second = fleet.place(
+        PlacementRequest("r/0", 100, 10, excluded_ids=frozenset({first.instance_id}))
+    )
+    assert {first.instance_id, second.instance_id} == {"d0", "d1"}
+    assert fleet.place(PlacementRequest("s/0", 100, 10)).instance_id == first.instance_id
+    assert fleet.place(PlacementRequest("t/0", 100, 10)).instance_id is None
