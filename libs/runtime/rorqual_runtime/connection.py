@@ -18,7 +18,8 @@ from rorqual_runtime.logs import get_logger
 
 PUBLISH_TIMEOUT_S = 2.0
 RECONNECT_WAIT_S = 0.1
-PING_INTERVAL_S = 5
+PING_INTERVAL_S = 3
+"""A broker that went silent is noticed after three of these."""
 LOG_INTERVAL_S = 3.0
 BACKGROUND_GRACE_S = 1.0
 POLL_S = 0.02
@@ -41,9 +42,9 @@ class Disconnected(Exception):
 
 
 class EnduringClient(Client):
-    """nats-py closes for good on most `-ERR` lines; this one reconnects instead.
-
-    A busy or restarting server sends such lines ('Authentication Timeout') to healthy clients.
+    """nats-py closes for good on most `-ERR` lines, which a busy or restarting server also sends
+    to healthy clients ('Authentication Timeout'), and its reconnect loop ends with an exception
+    that it does not know. This one goes on.
     """
 
     async def _process_err(self, err_msg: str) -> None:
@@ -51,6 +52,16 @@ class EnduringClient(Client):
             await self._error_cb(nats.errors.Error(f"nats: {err_msg}"))
             return
         await self._process_op_err(nats.errors.Error(f"nats: {err_msg}"))
+
+    async def _attempt_reconnect(self) -> None:
+        while not self.is_closed:
+            try:
+                await super()._attempt_reconnect()
+                return
+            except Exception as error:
+                await self._error_cb(error)
+                self._status = Client.RECONNECTING
+                await asyncio.sleep(RECONNECT_WAIT_S)
 
 
 class Backoff:

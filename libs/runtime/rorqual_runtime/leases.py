@@ -24,7 +24,7 @@ from rorqual_runtime.replies import parse_message
 MAX_DELIVERIES = 3
 FAILED_JOB_DELAY_S = 0.5
 SETTLE_TIMEOUT_S = 2.0
-ABSENT_TIMEOUT_S = 0.3
+ABSENT_TIMEOUT_S = 1.0
 DEAD_REASON_HEADER = "Rorqual-Dead-Reason"
 DEAD_SUBJECT_HEADER = "Rorqual-Dead-Subject"
 DEAD_DELIVERIES_HEADER = "Rorqual-Num-Delivered"

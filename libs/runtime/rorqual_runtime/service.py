@@ -9,18 +9,14 @@ import os
 import secrets
 import signal
 import socket
-import sys
-import threading
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager
 from typing import Any
 
-import uvloop
 from google.protobuf.empty_pb2 import Empty
 from google.protobuf.json_format import MessageToDict
 from opentelemetry.trace import Tracer
-from pydantic import ValidationError
 from rorqual_proto.v1 import load_pb2
 
 from rorqual_runtime import subjects
@@ -29,13 +25,15 @@ from rorqual_runtime.clock import Clock, WallClock
 from rorqual_runtime.context import forget_deadline
 from rorqual_runtime.errors import ServingError
 from rorqual_runtime.logs import configure_logging, get_logger
-from rorqual_runtime.settings import RuntimeSettings, describe_settings_error
+from rorqual_runtime.process import cancelled_by_signals, handle_signals, run
+from rorqual_runtime.settings import RuntimeSettings
 from rorqual_runtime.telemetry import Telemetry, open_telemetry
 from rorqual_runtime.tensors import TensorPlane
 
 CLOSE_GRACE_S = 3.0
-EXIT_WATCHDOG_S = 2.0
 LOAD_ENDPOINT = "shutdown"
+
+__all__ = ["ServiceContext", "open_service", "run", "run_until_signal"]
 
 log = get_logger(__name__)
 
@@ -162,7 +160,7 @@ async def open_service(
     incarnation = time.time_ns() // 1_000_000
     configure_logging(settings.log_level, service=name, instance_id=instance_id)
     async with contextlib.AsyncExitStack() as stack:
-        stack.enter_context(_cancelled_by_signals())
+        stack.enter_context(cancelled_by_signals())
         telemetry = open_telemetry(settings, name, instance_id=instance_id, version=version)
         stack.push_async_callback(asyncio.to_thread, telemetry.close)
         bus = await Bus.connect(
@@ -231,7 +229,7 @@ async def run_until_signal(
     under way any more. A second signal ends the process at once.
     Raises: SystemExit(1) after the failure of a tracked task.
     """
-    with _signals(lambda number: _on_signal(ctx, number)):
+    with handle_signals(lambda number: _on_signal(ctx, number)):
         await ctx.stop_requested.wait()
         await _drain(ctx, drain)
     if ctx.failure is not None:
@@ -259,63 +257,3 @@ def _on_signal(ctx: ServiceContext, number: signal.Signals) -> None:
         log.warning("second signal, leaving at once")
         os._exit(128 + number)
     ctx.request_stop(number.name)
-
-
-@contextlib.contextmanager
-def _signals(handler: Callable[[signal.Signals], None]) -> Iterator[None]:
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, handler, number)
-    try:
-        yield
-    finally:
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.remove_signal_handler(number)
-
-
-def _cancelled_by_signals() -> contextlib.AbstractContextManager[None]:
-    task = asyncio.current_task()
-    assert task is not None
-    return _signals(lambda _number: _cancel(task))
-
-
-def _cancel(task: asyncio.Task[Any]) -> None:
-    task.cancel()
-
-
-def run(main: Coroutine[Any, Any, None]) -> None:
-    """Run a service's `main()` on uvloop and exit; a failed start is one line on stderr, code 1."""
-    runner = asyncio.Runner(loop_factory=uvloop.new_event_loop)
-    code = _exit_code(runner, main)
-    _exit_later(code)
-    runner.close()
-    sys.exit(code)
-
-
-def _exit_code(runner: asyncio.Runner, main: Coroutine[Any, Any, None]) -> int:
-    try:
-        runner.run(main)
-    except ServingError as error:
-        return _say(error.message)
-    except ValidationError as error:
-        return _say(describe_settings_error(error))
-    except (asyncio.CancelledError, KeyboardInterrupt):
-        return 128 + signal.SIGTERM
-    except SystemExit as exit_:
-        return exit_.code if isinstance(exit_.code, int) else 1
-    return 0
-
-
-def _say(message: str) -> int:
-    print(message, file=sys.stderr, flush=True)  # noqa: T201
-    return 1
-
-
-def _exit_later(code: int) -> None:
-    """A worker thread that never ends must not keep the process."""
-    watchdog = threading.Timer(EXIT_WATCHDOG_S, os._exit, (code,))
-    watchdog.daemon = True
-    watchdog.start()

@@ -12,12 +12,14 @@ from rorqual_runtime.bus import Bus, MessageContext
 from rorqual_runtime.errors import (
     ContextTooLong,
     DeadlineExceeded,
+    Draining,
     Internal,
     InvalidRequest,
     NoCapacity,
     RequestTooLarge,
     Unavailable,
 )
+from rorqual_runtime.settings import RuntimeSettings
 
 from tests.support.bus import answer_place, ask_place, serve_place
 
@@ -215,3 +217,38 @@ async def test_a_subscriber_sees_messages_in_order_and_survives_its_own_errors(
         await caller_bus.publish(subjects.cancel(), router_pb2.CancelRequest(request_id=str(i)))
     await asyncio.wait_for(done.wait(), 5)
     assert seen == [str(i) for i in range(100)]
+
+
+async def test_a_subscriber_that_hangs_holds_others_up_for_a_bounded_time(
+    server_bus: Bus, caller_bus: Bus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rorqual_runtime.bus.MAX_SUBSCRIBER_S", 0.1)
+    seen: asyncio.Queue[str] = asyncio.Queue()
+
+    async def handler(message: router_pb2.CancelRequest, _context: MessageContext) -> None:
+        if message.request_id == "hang":
+            await asyncio.sleep(60)
+        seen.put_nowait(message.request_id)
+
+    await server_bus.subscribe(subjects.cancel(), router_pb2.CancelRequest, handler)
+    for name in ("hang", "next"):
+        await caller_bus.publish(subjects.cancel(), router_pb2.CancelRequest(request_id=name))
+    assert await asyncio.wait_for(seen.get(), 2) == "next"
+
+
+async def test_closing_answers_what_is_under_way(
+    runtime_settings: RuntimeSettings, caller_bus: Bus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rorqual_runtime.bus.CLOSE_GRACE_S", 0.2)
+
+    async def handler(_request: object, _context: MessageContext) -> router_pb2.PlaceReply:
+        await asyncio.sleep(60)
+        return router_pb2.PlaceReply()
+
+    leaving = await Bus.connect(runtime_settings, "router")
+    await serve_place(leaving, handler)
+    asking = asyncio.create_task(ask_place(caller_bus, timeout_s=10))
+    await asyncio.sleep(0.1)
+    await leaving.close()
+    with pytest.raises(Draining):
+        await asyncio.wait_for(asking, 2)

@@ -6,6 +6,7 @@ import io
 import json
 import logging
 
+from opentelemetry.sdk.trace import TracerProvider
 from rorqual_runtime.logs import JsonFormatter, bind_request_id
 
 
@@ -48,3 +49,11 @@ def test_a_logged_exception_does_not_quote_its_input() -> None:
     assert "secret" not in json.dumps(line)
     assert line["exception"] == "ValueError"
     assert line["traceback"]
+
+
+def test_a_log_line_inside_a_span_carries_the_trace_id() -> None:
+    tracer = TracerProvider().get_tracer("test")
+    with tracer.start_as_current_span("work") as span:
+        line = _logged(lambda logger: logger.warning("inside"))
+    assert line["trace_id"] == f"{span.get_span_context().trace_id:032x}"
+    assert "trace_id" not in _logged(lambda logger: logger.warning("outside"))
