@@ -111,9 +111,13 @@ class ScalerService:
         return self.decision
 
     async def _decide_forever(self) -> None:
+        """While the bus is away nobody can be seen, which says nothing about who is there."""
         while True:
             await self._ctx.clock.sleep(self._settings.interval_s)
-            await self.decide()
+            if self._ctx.bus.is_connected:
+                await self.decide()
+            else:
+                self._state = ScalingState()
 
     async def _carry_out(self, service: str, target: Target) -> None:
         changed = []
