@@ -276,23 +276,27 @@ class _Served:
             record_exception=False,
             set_status_on_exception=False,
         ) as span:
-            error: BaseException | None = None
-            try:
-                payload, headers = await self._call(msg), None
-                self._bus.connection.check_size(len(payload))
-            except ServingError as failure:
-                error = failure
-            except asyncio.CancelledError:
-                await self._answer_error(msg, Draining())
-                raise
-            except Exception as bug:
-                log.exception("a handler failed", extra={"endpoint": self._span_name})
-                error = bug
+            error = await self._handle(msg)
             if error is None:
-                await self._respond(msg, payload, headers)
                 return None
             span.set_status(Status(StatusCode.ERROR, type(error).__name__))
             return await self._answer_error(msg, error)
+
+    async def _handle(self, msg: Msg) -> Exception | None:
+        """Answer unless something is wrong, which is returned."""
+        try:
+            payload = await self._call(msg)
+            self._bus.connection.check_size(len(payload))
+        except ServingError as error:
+            return error
+        except asyncio.CancelledError:
+            await self._answer_error(msg, Draining())
+            raise
+        except Exception as bug:
+            log.exception("a handler failed", extra={"endpoint": self._span_name})
+            return bug
+        await self._respond(msg, payload, None)
+        return None
 
     async def on_overload(self, msg: Msg) -> str | None:
         """Refuse one request because too many are under way."""
