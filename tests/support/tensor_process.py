@@ -15,6 +15,7 @@ from typing import Any, Self
 
 import numpy as np
 from rorqual_proto.v1 import tensor_pb2
+from rorqual_runtime.errors import NoCapacity
 from rorqual_runtime.settings import RuntimeSettings
 from rorqual_runtime.tensors import TensorPlane
 from rorqual_runtime.tensors.segment import remove_dead_segments
@@ -124,15 +125,18 @@ def _say(**reply: Any) -> None:
 
 
 async def _churn(plane: TensorPlane, count: int, seed: int, pause_s: float) -> None:
-    """Publish and free in random order, always near a full arena, and tell of every ticket."""
+    """Publish and free in random order, always at a full arena, and tell of every ticket."""
     dice = random.Random(seed)
     held: list[tensor_pb2.TensorTicket] = []
     for number in range(count):
         size = dice.choice((1, 100, 4096, 70_000, 300_000, 1_500_000))
-        while plane.num_held_bytes + size > 6 << 20:
-            plane.release(held.pop(dice.randrange(len(held))))
         tag = number % 251
-        held.append(await plane.publish(np.full(size, tag, np.uint8)))
+        while True:
+            try:
+                held.append(await plane.publish(np.full(size, tag, np.uint8)))
+                break
+            except NoCapacity:
+                plane.release(held.pop(dice.randrange(len(held))))
         _say(ticket=_text(held[-1]), tag=tag)
         await asyncio.sleep(pause_s)
     for ticket in held:

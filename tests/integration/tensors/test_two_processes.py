@@ -21,7 +21,7 @@ SIZES = (0, 1, 1000, (1 << 20) - 1, 1 << 20, 5_000_003)
 
 @pytest.fixture
 async def owner():
-    async with TensorProcess.started() as owner:
+    async with TensorProcess.started(shm_bytes=8 << 20) as owner:
         yield owner
 
 
@@ -42,6 +42,7 @@ async def test_a_reader_gets_exactly_what_was_published(owner, reader):
             into = bytearray(size)
             assert np.array_equal(await reader.fetch(ticket, into), expected)
             assert into == expected.tobytes()
+            assert await reader.release_remote(ticket)
 
 
 @TRANSPORTS
