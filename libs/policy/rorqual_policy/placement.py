@@ -43,8 +43,10 @@ class PlacementParams:
     base_s: float = 0.010
     per_request_s: float = 20e-6
     per_kv_token_s: float = 20e-6 / 65536
-    reserved_new_tokens: int = BLOCK_TOKENS
-    """Output room asked of an instance, at most; the rest is claimed page by page as it grows."""
+    reserved_new_tokens: int = 1 << 30
+    """Output tokens that a decode instance reserves pages for when it takes a request, at most."""
+    max_context_tokens: int = 0
+    """No request grows longer than this, whatever it asks for; 0 = not known."""
     num_deciders: int = 1
     """Routers that decide at the same time on the same reports. Each expects about one unseen
     placement by each other one, so instances closer than half of that are equal to it."""
@@ -76,9 +78,14 @@ def estimate_step_s(num_running: int, kv_tokens: int, params: PlacementParams) -
 
 
 def num_pages_needed(request: PlacementRequest, params: PlacementParams) -> int:
-    """Free pages that an instance must have to take this request."""
-    new_tokens = min(request.max_new_tokens, params.reserved_new_tokens)
-    return -(-(request.num_context_tokens + new_tokens) // BLOCK_TOKENS)
+    """Free pages that an instance must have to take this request: context and reserved output,
+    less the last token, whose KV nobody reads."""
+    num_new = max(1, min(request.max_new_tokens, params.reserved_new_tokens))
+    num_tokens = request.num_context_tokens + num_new - 1
+    if params.max_context_tokens:
+        limit = max(request.num_context_tokens, params.max_context_tokens - 1)
+        num_tokens = min(num_tokens, limit)
+    return -(-num_tokens // BLOCK_TOKENS)
 
 
 def choose_decode(

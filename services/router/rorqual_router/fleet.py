@@ -89,7 +89,13 @@ class Fleet:
         now_s = self._clock.monotonic_s()
         if request.excluded_ids:
             self._view = forget_placement(self._view, "decode", request.request_id)
-        params = replace(self._placement, num_deciders=max(1, self.num_live("router")))
+        params = replace(
+            self._placement,
+            num_deciders=max(1, self.num_live("router")),
+            max_context_tokens=max(
+                (r.max_context_tokens for r in self._reports("decode")), default=0
+            ),
+        )
         snapshot = decode_snapshot(self._view, now_s)
         decision = choose_decode(snapshot, request, params)
         log_decision(log, "placement", (snapshot, request, params), decision)
@@ -103,6 +109,15 @@ class Fleet:
             key = InstanceKey("decode", decision.instance_id)
             self._view = note_placement(self._view, key, placed)
         return decision
+
+    def _placement_params(self) -> PlacementParams:
+        """The settings' parameters with what the fleet says of itself."""
+        limits = (report.max_context_tokens for report in self._reports("decode"))
+        return replace(
+            self._placement,
+            num_deciders=max(1, self.num_live("router")),
+            max_context_tokens=max(limits, default=0),
+        )
 
     def _reports(self, service: str) -> Iterable[InstanceReport]:
         now_s = self._clock.monotonic_s()

@@ -45,7 +45,7 @@ class RouterSettings(BaseSettings):
         20e-6 / 65536, ge=0, description="decode step time a context token adds"
     )
     reserved_new_tokens: int = Field(
-        128, ge=0, description="output room a decode instance must have at placement, at most"
+        1 << 30, ge=0, description="output tokens a decode instance reserves pages for, at most"
     )
     model_dir: Path = Field(
         Path(".rorqual/models/smollm2-135m-instruct"),

@@ -98,6 +98,22 @@ def test_routers_that_decide_at_once_do_not_all_take_the_single_best():
 
 
 @pytest.mark.parametrize(
+    ("tokens", "new", "limit", "pages"),
+    [
+        (128, 1, 0, 1),
+        (128, 2, 0, 2),
+        (1000, 100, 0, 9),
+        (1000, 10**9, 2048, 16),
+        (3000, 5, 2048, 24),
+        (1, 0, 0, 1),
+    ],
+)
+def test_pages_cover_context_and_longest_answer(tokens, new, limit, pages):
+    params = PlacementParams(max_context_tokens=limit)
+    assert num_pages_needed(request(tokens=tokens, new=new), params) == pages
+
+
+@pytest.mark.parametrize(
     ("fleet", "excluded", "outcome"),
     [
         ([], (), PlacementOutcome.NO_INSTANCE),
