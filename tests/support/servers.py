@@ -8,6 +8,7 @@ import shutil
 import signal
 import socket
 import sys
+import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -80,9 +81,16 @@ class ServerProcess:
         await self.start()
 
     def pause(self) -> None:
-        """SIGSTOP: alive, but answers nothing."""
+        """SIGSTOP: alive, but answers nothing. Returns once every thread has stopped."""
         assert self.process is not None
         self.process.send_signal(signal.SIGSTOP)
+        until_s = time.monotonic() + STOP_TIMEOUT_S
+        while not self._is_stopped() and time.monotonic() < until_s:
+            time.sleep(0.001)
+
+    def _is_stopped(self) -> bool:
+        stats = Path(f"/proc/{self.pid}/task").glob("*/stat")
+        return all(stat.read_text().rpartition(") ")[2].startswith("T") for stat in stats)
 
     def resume(self) -> None:
         assert self.process is not None
