@@ -151,12 +151,16 @@ class Client:
 
 @contextlib.asynccontextmanager
 async def running_router(
-    settings: RuntimeSettings, instance_id: str = "router-test", **fields
+    settings: RuntimeSettings,
+    instance_id: str = "router-test",
+    *,
+    stream_max_jobs: int = 1000,
+    **fields,
 ) -> AsyncIterator[RouterService]:
     """A router that serves until the block ends."""
     runtime = settings.model_copy(update={"instance_id": instance_id})
     async with open_service("router", runtime) as ctx:
-        queue = WorkQueue(ctx.bus)
+        queue = WorkQueue(ctx.bus, max_jobs=stream_max_jobs)
         await queue.ensure()
         service = RouterService(ctx, queue, RouterSettings(**fields))
         await service.start()

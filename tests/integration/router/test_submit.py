@@ -182,3 +182,29 @@ async def test_demand_is_reported(runtime_settings, bus, fleet, client):
         await client.submit(generation("b"))
         counters = router.submitter.counters
         assert (counters.submitted, counters.missed_tokens) == (2, 2 * (len(TOKENS) - 128))
+
+
+async def test_choices_are_published_together_or_withdrawn(runtime_settings, bus, fleet, client):
+    cancelled, kvmeta = [], FakeKvmeta(num_blocks=1)
+    await kvmeta.serve(bus)
+
+    async def on_cancel(request, _context):
+        cancelled.append(request.request_id)
+
+    await bus.subscribe(subjects.cancel(), router_pb2.CancelRequest, on_cancel)
+    async with running_router(runtime_settings, stream_max_jobs=1) as router:
+        with pytest.raises(NoCapacity):
+            await client.submit(generation("r", 0), generation("r", 1))
+        await asyncio.sleep(0.5)
+        assert router.gauge.num_jobs == 1
+    assert (cancelled, kvmeta.released) == (["r"], ["lease-1"])
+
+
+async def test_goes_on_after_a_broker_restart(runtime_settings, nats_server, fleet, client):
+    async with running_router(runtime_settings):
+        await client.submit(generation("before"))
+        await nats_server.restart()
+        submitted = await client.submit(generation("after"), timeout_s=15.0)
+        assert submitted.bucket == "lt16k"
+        assert await client.place("after") in ("d0", "d1")
+    assert {job.generation.request_id for job in await client.jobs()} == {"before", "after"}
