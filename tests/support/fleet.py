@@ -1,0 +1,214 @@
+"""The real fleet for tests: NATS, Redis and every service as processes, on free ports.
+
+    def test_something(fleet: FleetFactory) -> None:
+        running = fleet(prefill=2)
+        ... running.base_url ...
+
+The fleet is watched by a thread with an event loop of its own, so one fleet can serve the tests
+of a whole module, whatever their loops: use `running_fleet` in a fixture of wider scope.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import signal
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Coroutine, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+from typing import Any, TypeVar
+
+import nats
+import pytest
+from rorqual_cli.fleet import Fleet
+from rorqual_cli.model import DEFAULT_MODEL, ensure_model
+from rorqual_cli.options import FleetOptions
+from rorqual_cli.report import SilentReporter
+from rorqual_proto.v1 import load_pb2
+from rorqual_runtime.discovery import Instance, discover
+
+ROOT = Path(__file__).resolve().parents[2]
+START_TIMEOUT_S = 300.0
+STOP_TIMEOUT_S = 90.0
+CALL_TIMEOUT_S = 30.0
+
+T = TypeVar("T")
+
+
+class RunningFleet:
+    """Handle on a fleet. All methods block and may be called from any thread."""
+
+    def __init__(self, options: FleetOptions) -> None:
+        self._options = options
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="fleet", daemon=True)
+        self._thread.start()
+        self._fleet = self._call(_make_fleet(options), START_TIMEOUT_S)
+
+    @property
+    def base_url(self) -> str:
+        """Of the gateway, without /v1."""
+        return self._fleet.base_url
+
+    @property
+    def nats_url(self) -> str:
+        return self._fleet.nats_url
+
+    @property
+    def redis_url(self) -> str:
+        return self._fleet.endpoints.redis_url
+
+    @property
+    def home(self) -> Path:
+        """Run directory: logs/ traces/ store/ run/."""
+        return self._fleet.home
+
+    @property
+    def pids(self) -> dict[str, int]:
+        """Running processes by instance id (`prefill-1`, `nats`, ...)."""
+        return {
+            name: process.pid
+            for name, process in self._fleet.processes.items()
+            if process.is_running and process.pid is not None
+        }
+
+    def start(self) -> None:
+        """Return once the fleet answers. Raises: CliError."""
+        self._call(self._fleet.start(), START_TIMEOUT_S)
+
+    def stop(self) -> None:
+        """Drain and stop; kill what is left. May be called twice."""
+        if not self._thread.is_alive():
+            return
+        try:
+            self._call(self._fleet.stop(), STOP_TIMEOUT_S)
+        finally:
+            self._fleet.kill()
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join(CALL_TIMEOUT_S)
+            self._loop.close()
+
+    def kill(self, name: str, number: signal.Signals = signal.SIGKILL) -> str:
+        """Signal one process, by instance id or by service (then the first that runs).
+
+        Returns its instance id. Raises: LookupError when no such process runs.
+        """
+        for instance_id, process in self._fleet.processes.items():
+            if process.is_running and name in (instance_id, process.spec.service):
+                process.send_signal(number)
+                if number is signal.SIGKILL:
+                    self._call(process.wait(), CALL_TIMEOUT_S)
+                return instance_id
+        raise LookupError(f"no process {name!r} runs; there are {', '.join(self.pids)}")
+
+    def restart(self, name: str) -> None:
+        """Start a process again that was killed, under its old identity."""
+        self._call(self._fleet.processes[name].start(), CALL_TIMEOUT_S)
+
+    def instances(self, timeout_s: float = 0.3) -> list[Instance]:
+        """What NATS discovery shows, with load reports."""
+        return self._call(_discover(self.nats_url, timeout_s), CALL_TIMEOUT_S)
+
+    def loads(self) -> dict[str, load_pb2.LoadReport]:
+        """Load reports by instance id."""
+        return {i.id: i.load for i in self.instances() if i.load is not None}
+
+    def wait_ready(self, *names: str, timeout_s: float = 60.0) -> None:
+        """Return once these instances say ready. Raises: TimeoutError that names the missing."""
+        end_s = time.monotonic() + timeout_s
+        while True:
+            ready = {instance.id for instance in self.instances() if instance.ready}
+            missing = set(names) - ready
+            if not missing:
+                return
+            if time.monotonic() > end_s:
+                raise TimeoutError(f"not ready after {timeout_s:.0f} s: {sorted(missing)}")
+
+    def log(self, name: str) -> str:
+        """What one process has logged."""
+        with suppress(FileNotFoundError):
+            return (self.home / "logs" / f"{name}.log").read_text(errors="replace")
+        return ""
+
+    def _call(self, coro: Coroutine[Any, Any, T], timeout_s: float) -> T:
+        future = asyncio.run_coroutine_threadsafe(coro, self._loop)
+        try:
+            return future.result(timeout_s)
+        except BaseException:
+            future.cancel()
+            raise
+
+
+FleetFactory = Callable[..., RunningFleet]
+
+
+def fleet_options(
+    home: Path,
+    *,
+    restart: bool = False,
+    env: Mapping[str, str] | None = None,
+    max_prefill: int | None = None,
+    max_decode: int | None = None,
+    **num_instances: int,
+) -> FleetOptions:
+    """Options of a test fleet: any free port, the default model of this checkout.
+
+    restart: whether a killed process comes back by itself.
+    num_instances: prefill=2, decode=2, ...; one of each service where nothing is said.
+    """
+    return FleetOptions(
+        home=home,
+        port=0,
+        num_instances=num_instances,
+        max_prefill=max_prefill,
+        max_decode=max_decode,
+        restart=restart,
+        drain_s=5.0,
+        env=dict(env or {}),
+    )
+
+
+@contextmanager
+def running_fleet(home: Path, **options: Any) -> Iterator[RunningFleet]:
+    """A fleet that answers, stopped at the end. `options` as in `fleet_options`."""
+    running = RunningFleet(fleet_options(home, **options))
+    try:
+        running.start()
+        yield running
+    finally:
+        running.stop()
+
+
+@pytest.fixture
+def fleet() -> Iterator[FleetFactory]:
+    """Starts fleets: `fleet(prefill=2, restart=True)`; each lives until the test ends."""
+    with ExitStack() as stack:
+
+        def start(**options: Any) -> RunningFleet:
+            home = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="rorqual-")))
+            return stack.enter_context(running_fleet(home, **options))
+
+        yield start
+
+
+async def _make_fleet(options: FleetOptions) -> Fleet:
+    model = options.model
+    if model == DEFAULT_MODEL:  # prepared once a checkout, not once a test
+        model = str(await ensure_model(model, ROOT / ".rorqual", lambda _line: None))
+    return Fleet(_with_model(options, model), SilentReporter())
+
+
+def _with_model(options: FleetOptions, model: str) -> FleetOptions:
+
+    return dataclasses.replace(options, model=model)
+
+
+async def _discover(nats_url: str, timeout_s: float) -> list[Instance]:
+    nc = await nats.connect(nats_url)
+    try:
+        return await discover(nc, timeout_s)
+    finally:
+        await nc.close()
