@@ -144,11 +144,16 @@ async def _churn(plane: TensorPlane, count: int, seed: int, pause_s: float) -> N
     _say(done=True)
 
 
-async def _serve(plane: TensorPlane, request: dict[str, Any]) -> None:
+async def _serve(
+    plane: TensorPlane, published: list[tensor_pb2.TensorTicket], request: dict[str, Any]
+) -> None:
     op = request.pop("op")
     if op == "publish":
         data = content(request.pop("seed"), request.pop("size"))
-        _say(ticket=_text(await plane.publish(data, **request)))
+        published.append(await plane.publish(data, **request))
+        _say(ticket=_text(published[-1]))
+    elif op == "reset":
+        _say(released=sum(plane.release(published.pop()) for _ in range(len(published))))
     elif op == "release":
         _say(released=plane.release(ticket_from_text(request["ticket"])))
     elif op == "state":
@@ -163,8 +168,9 @@ async def _main(name: str, incarnation: int, shm_bytes: int) -> None:
     await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(lines), sys.stdin)
     async with await open_plane(name, incarnation=incarnation, shm_bytes=shm_bytes) as plane:
         _say(ready=True, pid=os.getpid())
+        published: list[tensor_pb2.TensorTicket] = []
         while line := await lines.readline():
-            await _serve(plane, json.loads(line))
+            await _serve(plane, published, json.loads(line))
 
 
 if __name__ == "__main__":

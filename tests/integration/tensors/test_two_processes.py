@@ -6,6 +6,7 @@ import random
 
 import numpy as np
 import pytest
+import pytest_asyncio
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
@@ -19,13 +20,22 @@ TRANSPORTS = pytest.mark.parametrize("host_id", [HOST_ID, "another-host"], ids=[
 SIZES = (0, 1, 1000, (1 << 20) - 1, 1 << 20, 5_000_003)
 
 
-@pytest.fixture
-async def owner():
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def owner_process():
     async with TensorProcess.started(shm_bytes=8 << 20) as owner:
         yield owner
 
 
-@pytest.fixture
+@pytest_asyncio.fixture(loop_scope="module")
+async def owner(owner_process):
+    yield owner_process
+    await owner_process.call("reset")
+
+
+@pytest_asyncio.fixture(loop_scope="module")
 async def reader(host_id):
     async with await open_plane("reader", host_id=host_id, shm_bytes=1 << 20) as reader:
         yield reader
