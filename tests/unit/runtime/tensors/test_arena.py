@@ -1,5 +1,7 @@
 """Leases, bounds and forged tickets, in one process with a clock in the test's hand."""
 
+import errno
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -162,3 +164,17 @@ def test_a_forged_ticket_yields_the_bytes_of_a_real_one_or_nothing(
             assert same and data == bytes([real.index(same[0])]) * 100
     finally:
         arena.close()
+
+
+def test_full_shared_memory_is_refused_before_it_is_touched(arena, monkeypatch):
+    """A page the kernel cannot give would kill the process."""
+
+    def no_space(fd: int, offset: int, length: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    held = put(arena, b"x")
+    arena._segment._backed[1:] = bytes(len(arena._segment._backed) - 1)
+    monkeypatch.setattr("os.posix_fallocate", no_space)
+    with pytest.raises(NoCapacity):
+        arena.reserve(CAPACITY - 4096)
+    assert arena.num_held == 1 and read(arena, held) == b"x"
