@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
-from rorqual_engine.batch import SequenceChunk
 from rorqual_engine.models import CausalModel, load_model
-from rorqual_engine.sampling import SamplingState, sample
+from rorqual_engine.runner import BareEngine, GenerationParams
 
 from tests.support.tiny_llama import save_tiny_llama
-from tests.support.tiny_model_dir import make_tokenizer
-
-EOS_TOKEN_ID = 2
+from tests.support.tiny_model_dir import EOS_TOKEN_ID, make_tokenizer
 
 
 @pytest.fixture(scope="session")
@@ -35,28 +33,14 @@ Generate = Callable[..., list[int]]
 
 @pytest.fixture(scope="session")
 def bare(tiny_model: CausalModel) -> Generate:
-    """Tokens of the bare model: one prompt, one pass, then token by token."""
-    return lambda token_ids, num_tokens, **fields: bare_tokens(
-        tiny_model, token_ids, num_tokens, **fields
-    )
+    """Output of the engine alone: `bare(token_ids, num_tokens, **sampling)`."""
+    engine = BareEngine(tiny_model, num_pages=64)
 
+    def generate(token_ids: Sequence[int], num_tokens: int, **sampling: Any) -> list[int]:
+        fields = {"ignore_eos": True, **sampling}
+        return engine.generate([token_ids], GenerationParams(num_tokens, **fields))[0]
 
-@torch.inference_mode()
-def bare_tokens(
-    model: CausalModel, token_ids: Sequence[int], num_tokens: int, **fields: object
-) -> list[int]:
-    """Output of the engine alone, without stopping at end tokens."""
-    cache = model.new_cache(model.kv_layout.num_pages(len(token_ids) + num_tokens))
-    with cache.allocate(cache.num_pages) as lease:
-        output: list[int] = []
-        rows, start = list(token_ids), 0
-        while len(output) < num_tokens:
-            logits = model.forward([SequenceChunk(rows, start, lease.pages, True)], cache)
-            start += len(rows)
-            state = SamplingState(position=start, **fields)  # type: ignore[arg-type]
-            rows = [int(sample(logits, [state]).ids[0])]
-            output += rows
-    return output
+    return generate
 
 
 def prompt(num_tokens: int, seed: int = 0) -> list[int]:

@@ -142,6 +142,7 @@ class Surroundings:
         num_matched_blocks: int | None = None,
         deadline_s: float = 30.0,
         msg_id: str | None = None,
+        compiled_grammar: tensor_pb2.TensorTicket | None = None,
         **sampling: object,
     ) -> None:
         """Put a job on the queue as the router would."""
@@ -167,6 +168,7 @@ class Surroundings:
             num_matched_blocks=matched,
             kv_lease_id=f"lease-{request_id}",
             submitted_unix_s=time.time(),
+            compiled_grammar=compiled_grammar,
         )
         await self.queue.publish(
             subjects.prefill_jobs("default", "lt16k"),

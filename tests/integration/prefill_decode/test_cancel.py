@@ -31,9 +31,7 @@ async def test_while_it_waits_on_the_queue(runtime_settings, tiny_model, tiny_di
         assert await around.queue.depth() == 0
 
 
-async def test_while_its_prefix_is_fetched(
-    runtime_settings, tiny_model, tiny_dir, monkeypatch
-):
+async def test_while_its_prefix_is_fetched(runtime_settings, tiny_model, tiny_dir, monkeypatch):
     async with running_fleet(runtime_settings, tiny_model, tiny_dir) as fleet:
         around = fleet.around
         await around.complete("warm", prompt(1500), ignore_eos=True)
