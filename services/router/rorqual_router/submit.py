@@ -1,7 +1,6 @@
 """From a submitted request to jobs on the prefill queue."""
 
 import asyncio
-import math
 from dataclasses import dataclass
 
 from opentelemetry import trace
@@ -47,7 +46,7 @@ from rorqual_router.convert import (
 )
 from rorqual_router.decision_log import log_decision
 from rorqual_router.fleet import Fleet
-from rorqual_router.queue_gauge import QueueGauge
+from rorqual_router.queue_gauge import Admitted, QueueGauge
 from rorqual_router.settings import RouterSettings
 
 INLINE_HASH_TOKENS = 131_072
@@ -107,7 +106,13 @@ class Submitter:
         self._check_alive(submission)
         await self._wait_for_fleet(submission)
         self._check_context(submission)
-        self._admit(submission)
+        self._check_room(submission)
+        with self._gauge.admit(len(submission.generations)) as admitted:
+            return await self._enqueue(submission, admitted, submitted_unix_s)
+
+    async def _enqueue(
+        self, submission: Submission, admitted: Admitted, submitted_unix_s: float
+    ) -> Queued:
         keys, fingerprint = await self._hash_prompt(submission)
         grammars, match = await self._prepare(submission, keys, fingerprint)
         missed_tokens = max(1, submission.num_prompt_tokens - match.num_blocks * BLOCK_TOKENS)
@@ -116,7 +121,7 @@ class Submitter:
         bucket = choose_bucket(submission.num_prompt_tokens)
         try:
             self._check_alive(submission)
-            await self._publish(submission, parts, grammars, bucket)
+            await self._publish(submission, parts, grammars, bucket, admitted)
         except BaseException:
             await self._release(match)
             raise
@@ -144,8 +149,8 @@ class Submitter:
             self._count(submission, submission.num_prompt_tokens)
             raise NoCapacity(f"no {' and no '.join(missing)} instance is alive", retry_after_s=5)
 
-    def _admit(self, submission: Submission) -> None:
-        """Take the choices into the queue's count, or refuse them."""
+    def _check_room(self, submission: Submission) -> None:
+        """The queue takes all choices, or the request is refused."""
         num_submitted = self.counters.submitted
         queue = QueueState(
             num_queued_jobs=self._gauge.num_jobs,
@@ -234,21 +239,19 @@ class Submitter:
         parts: JobParts,
         grammars: list[TensorTicket | None],
         bucket: Bucket,
+        admitted: Admitted,
     ) -> None:
         """All jobs or none: what was published before a failure is cancelled."""
         subject = subjects.prefill_jobs(self._settings.pool, bucket)
-        num_jobs = len(submission.generations)
         timeout_s = min(self._settings.publish_timeout_s, self._left_s(submission))
-        self._gauge.add(num_jobs)
         try:
-            async with asyncio.timeout(timeout_s if math.isfinite(timeout_s) else None):
+            async with asyncio.timeout(timeout_s):
                 for generation, grammar in zip(submission.generations, grammars, strict=True):
                     job = job_to_wire(generation, parts, grammar)
                     msg_id = f"{generation.request_id}/{generation.choice_index}"
                     is_new = await self._queue.publish(subject, job, msg_id=msg_id)
-                    self._gauge.add(0 if is_new else -1)
+                    admitted.note_published(is_new=is_new)
         except BaseException as error:
-            self._gauge.add(-num_jobs)
             await self._withdraw(submission)
             if isinstance(error, TimeoutError):
                 raise NoCapacity("the work queue did not answer in time") from error

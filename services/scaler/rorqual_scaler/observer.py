@@ -56,13 +56,6 @@ class FleetObserver:
         self._submitted = observe_counter(self._submitted, source, router.submitted_total, now_s)
         self._queued_jobs[report.instance_id] = router.queued_jobs
 
-    def has_reported(self, service: str, instance_id: str) -> bool:
-        """Whether an instance reports, draining or not."""
-        return any(
-            key.service == service and key.instance_id == instance_id
-            for key in self._view.instances
-        )
-
     def demand(self, own: Callable[[str], OwnInstances]) -> FleetDemand:
         """The present demand and capacity, given what this scaler has started."""
         now_s = self._clock.monotonic_s()

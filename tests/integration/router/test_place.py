@@ -1,6 +1,7 @@
 """Placements: balanced over live instances, and quick to say no."""
 
 import asyncio
+import statistics
 import time
 from collections import Counter
 
@@ -73,9 +74,10 @@ async def test_placing_is_fast(runtime_settings, fleet, client):
     async with running_router(runtime_settings) as router:
         await asyncio.sleep(0.3)
         await client.place("warm")
-        started = time.perf_counter()
+        round_trips_s = []
         for number in range(200):
+            started = time.perf_counter()
             await client.place(f"r{number}")
-        round_trip_s = (time.perf_counter() - started) / 200
+            round_trips_s.append(time.perf_counter() - started)
         assert router.fleet.num_live("decode") == 32
-    assert round_trip_s < 0.005
+    assert statistics.median(round_trips_s) < 0.005

@@ -131,6 +131,18 @@ async def test_the_queue_cap_holds_and_comes_from_the_stream(runtime_settings, f
         await client.submit(generation("fits-again"))
 
 
+async def test_a_burst_does_not_pass_the_cap(runtime_settings, bus, fleet, client):
+    await FakeKvmeta(delay_s=0.05).serve(bus)
+    async with running_router(runtime_settings, max_queued_jobs=3):
+        await asyncio.sleep(0.3)
+        outcomes = await asyncio.gather(
+            *(client.submit(generation(f"r{number}")) for number in range(10)),
+            return_exceptions=True,
+        )
+    assert sum(isinstance(outcome, NoCapacity) for outcome in outcomes) == 7
+    assert len(await client.jobs()) == 3
+
+
 async def test_waits_for_a_fleet_that_is_still_starting(runtime_settings, bus, client, fleet):
     del fleet.reports["d0"], fleet.reports["d1"]
     async with running_router(runtime_settings, fleet_wait_s=5.0):
