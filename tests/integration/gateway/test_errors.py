@@ -1,0 +1,233 @@
+"""Errors reach clients as the typed exceptions of the real client library, and never as silence."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+
+import httpx
+import openai
+import pytest
+from rorqual_runtime.errors import NoCapacity, Unavailable
+
+from tests.integration.gateway.conftest import never
+from tests.support.chat_model_dir import MODEL_ID
+from tests.support.stub_backend import Playback
+
+MESSAGES = [{"role": "user", "content": "Hello"}]
+BODY = {"model": MODEL_ID, "messages": MESSAGES}
+
+
+async def ask(fleet, **fields):
+    return await fleet.client.chat.completions.create(
+        **{"model": MODEL_ID, "messages": MESSAGES, **fields}
+    )
+
+
+async def test_bad_fields_are_all_reported(start_fleet) -> None:
+    fleet = await start_fleet()
+    with pytest.raises(openai.BadRequestError) as caught:
+        await ask(fleet, temperature=3, extra_body={"presence_penalty": 1, "top_k": -5})
+    assert caught.value.param == "temperature"
+    for field in ("temperature", "presence_penalty", "top_k"):
+        assert field in caught.value.message
+    with pytest.raises(openai.BadRequestError) as caught:
+        await ask(fleet, max_tokens=100_000)
+    assert caught.value.code == "context_length_exceeded"
+
+
+async def test_an_image_is_refused_with_its_path(start_fleet) -> None:
+    fleet = await start_fleet()
+    image = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AA"}}
+    messages = [{"role": "user", "content": [{"type": "text", "text": "see"}, image]}]
+    with pytest.raises(openai.BadRequestError) as caught:
+        await ask(fleet, messages=messages)
+    assert caught.value.param == "messages[0].content[1]"
+    assert "has no vision tower" in caught.value.message
+
+
+async def test_an_unknown_model_is_not_found(start_fleet) -> None:
+    fleet = await start_fleet()
+    with pytest.raises(openai.NotFoundError) as caught:
+        await ask(fleet, model="nope")
+    assert caught.value.code == "model_not_found"
+    with pytest.raises(openai.NotFoundError):
+        await fleet.client.models.retrieve("nope")
+    assert [m.id async for m in fleet.client.models.list()] == [MODEL_ID]
+
+
+async def test_keys_are_required_once_set(start_fleet) -> None:
+    fleet = await start_fleet(api_keys="team:secret-1,secret-2")
+    fleet.say("Hello")
+    with pytest.raises(openai.AuthenticationError):
+        await ask(fleet)
+    answer = await fleet.client.with_options(api_key="secret-1").chat.completions.create(**BODY)
+    assert answer.choices[0].message.content == "Hello"
+    await fleet.client.with_options(api_key="secret-2").chat.completions.create(**BODY)
+    spaces = {g.cache_namespace for g in fleet.backend.submitted}
+    assert len(spaces) == 2
+
+
+async def test_too_many_at_once_is_a_rate_limit(start_fleet) -> None:
+    fleet = await start_fleet(max_concurrent_requests=1)
+    fleet.backend.play = never
+    first = asyncio.create_task(ask(fleet))
+    await asyncio.sleep(0.2)
+    with pytest.raises(openai.RateLimitError) as caught:
+        await ask(fleet)
+    assert int(caught.value.response.headers["retry-after"]) >= 1
+    first.cancel()
+    await asyncio.gather(first, return_exceptions=True)
+
+
+async def test_an_oversized_body_is_refused(start_fleet) -> None:
+    fleet = await start_fleet(max_body_bytes=2000)
+    with pytest.raises(openai.APIStatusError) as caught:
+        await ask(fleet, messages=[{"role": "user", "content": "x" * 5000}])
+    assert caught.value.status_code == 413
+
+
+async def test_a_router_without_room_is_503_with_retry_after(start_fleet) -> None:
+    fleet = await start_fleet()
+    fleet.backend.submit_error = NoCapacity("the queue is full", retry_after_s=7)
+    with pytest.raises(openai.APIStatusError) as caught:
+        await ask(fleet)
+    assert caught.value.status_code == 503
+    assert caught.value.response.headers["retry-after"] == "7"
+    assert fleet.recipe.service.num_active == 0
+
+
+async def test_a_failed_generation_is_an_error_before_and_inside_a_stream(start_fleet) -> None:
+    fleet = await start_fleet()
+    fleet.backend.play = lambda _g: Playback([], error=Unavailable("decode is gone"))
+    for stream in (False, True):
+        with pytest.raises(openai.APIStatusError) as caught:
+            await ask(fleet, stream=stream)
+        assert caught.value.status_code == 503
+    tokens = [[t] for t in fleet.tokens("half an")]
+    fleet.backend.play = lambda _g: Playback(
+        tokens, pause_s=0.05, error=Unavailable("decode is gone")
+    )
+    text = ""
+    with pytest.raises(openai.APIError, match="decode is gone"):
+        async for chunk in await ask(fleet, stream=True):
+            text += chunk.choices[0].delta.content or ""
+    assert text == "half an"
+
+
+async def test_deadline_and_queue_time_end_a_request(start_fleet) -> None:
+    fleet = await start_fleet(request_timeout_s=0.5)
+    fleet.backend.play = never
+    with pytest.raises(openai.APIStatusError) as caught:
+        await ask(fleet)
+    assert caught.value.status_code == 504
+    await asyncio.sleep(0.1)
+    assert [c.reason for _, c in fleet.backend.cancels] == ["timeout"]
+    assert fleet.recipe.service.num_active == 0
+
+
+async def test_no_worker_in_time_is_408(start_fleet) -> None:
+    fleet = await start_fleet(queue_timeout_s=0.3, keepalive_s=0.1)
+    fleet.backend.play = never
+    with pytest.raises(openai.APIStatusError) as caught:
+        await ask(fleet)
+    assert caught.value.status_code == 408
+
+
+async def _read_all(url: str, body: dict) -> None:
+    async with (
+        httpx.AsyncClient(timeout=None) as client,
+        client.stream("POST", f"{url}/v1/chat/completions", json=body) as response,
+    ):
+        async for _ in response.aiter_bytes():
+            pass
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("has_begun", [False, True])
+async def test_a_client_that_leaves_cancels_within_a_second(
+    start_fleet, stream: bool, has_begun: bool
+) -> None:
+    fleet = await start_fleet()
+    tokens = [[t] for t in fleet.tokens("Hello, world! " * 50)]
+    fleet.backend.play = (lambda _g: Playback(tokens, pause_s=0.05)) if has_begun else never
+    client = asyncio.create_task(_read_all(fleet.gateway.url, {**BODY, "stream": stream}))
+    await asyncio.sleep(0.4)
+    assert fleet.recipe.service.num_active == 1
+    client.cancel()
+    await asyncio.gather(client, return_exceptions=True)
+    left_s = time.monotonic()
+    while not fleet.backend.cancels:
+        await asyncio.sleep(0.02)
+        assert time.monotonic() - left_s < 1
+    assert fleet.backend.cancels[0][1].reason == "client_gone"
+    await asyncio.sleep(0.1)
+    assert fleet.recipe.service.num_active == 0
+    assert fleet.gateway.service.admission.num_active == 0
+
+
+async def test_a_client_that_does_not_read_is_cut_off(start_fleet) -> None:
+    fleet = await start_fleet(max_stream_buffer_bytes=20_000)
+    tokens = [fleet.tokens("Hello, world! " * 40) for _ in range(3000)]
+    fleet.backend.play = lambda _g: Playback(tokens)
+    port = int(fleet.gateway.url.rpartition(":")[2])
+    reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=1024)
+    body = json.dumps({**BODY, "stream": True, "stop": ["never seen"]}).encode()
+    head = f"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-length: {len(body)}\r\n\r\n"
+    writer.write(head.encode() + body)
+    async with asyncio.timeout(20):
+        while not fleet.backend.cancels:
+            await asyncio.sleep(0.05)
+    assert fleet.backend.cancels[0][1].reason == "slow_client"
+    await asyncio.sleep(0.2)
+    assert fleet.gateway.service.admission.num_active == 0
+    writer.close()
+
+
+async def test_a_broker_that_is_away_is_503_and_its_return_is_noticed(start_fleet) -> None:
+    fleet = await start_fleet(absent_timeout_s=0.5)
+    fleet.say("Hello")
+    await fleet.nats.kill()
+    started_s = time.monotonic()
+    with pytest.raises(openai.APIStatusError) as caught:
+        await ask(fleet)
+    assert caught.value.status_code == 503
+    assert int(caught.value.response.headers["retry-after"]) >= 1
+    assert time.monotonic() - started_s < 3
+    async with httpx.AsyncClient(base_url=fleet.gateway.url) as client:
+        assert "nats" in (await client.get("/ready")).json()["missing"]
+    await fleet.nats.start()
+    async with asyncio.timeout(10):
+        while True:
+            try:
+                answer = await ask(fleet)
+                break
+            except openai.APIStatusError:
+                await asyncio.sleep(0.1)
+    assert answer.choices[0].message.content == "Hello"
+
+
+async def test_an_absent_service_is_503(start_fleet) -> None:
+    fleet = await start_fleet(absent_timeout_s=0.3)
+    await fleet.recipe.ctx.bus.stop_shared()
+    with pytest.raises(openai.APIStatusError) as caught:
+        await ask(fleet)
+    assert caught.value.status_code == 503
+
+
+async def test_a_draining_gateway_finishes_streams_and_refuses_new_ones(start_fleet) -> None:
+    fleet = await start_fleet()
+    fleet.say("Hello, world! How are you today?", pause_s=0.05)
+    running = asyncio.create_task(ask(fleet))
+    await asyncio.sleep(0.2)
+    drain = asyncio.create_task(fleet.gateway.service.drain(5))
+    await asyncio.sleep(0.05)
+    with pytest.raises(openai.APIStatusError) as caught:
+        await ask(fleet)
+    assert caught.value.status_code == 503
+    async with httpx.AsyncClient(base_url=fleet.gateway.url) as client:
+        assert (await client.get("/health")).status_code == 503
+        assert (await client.get("/live")).status_code == 200
+    assert (await running).choices[0].message.content == "Hello, world! How are you today?"
+    await asyncio.wait_for(drain, 2)

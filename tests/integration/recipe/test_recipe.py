@@ -1,0 +1,222 @@
+"""One recipe instance on a real broker: encode, tokens, recovery, cancel, expiry."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import pytest_asyncio
+from rorqual_proto.v1 import decode_pb2, recipe_pb2, router_pb2, tensor_pb2
+from rorqual_runtime import subjects
+from rorqual_runtime.errors import NoCapacity, error_to_wire
+from rorqual_runtime.payload import get_payload, put_payload
+from rorqual_runtime.service import open_service
+from rorqual_runtime.settings import RuntimeSettings
+
+from tests.support.api_services import RunningRecipe, running_recipe
+from tests.support.chat_model_dir import MODEL_ID, make_chat_model_dir
+
+GATEWAY_ID = "gateway-test"
+
+
+class Peer:
+    """Gateway and decode in one: sends requests and tokens, keeps the events."""
+
+    def __init__(self, ctx, recipe: RunningRecipe) -> None:
+        self.ctx = ctx
+        self.recipe = recipe
+        self.batches: list[recipe_pb2.EventBatch] = []
+        self.cancels: list[router_pb2.CancelRequest] = []
+
+    async def start(self) -> None:
+        bus = self.ctx.bus
+        events = subjects.gateway_events(GATEWAY_ID)
+        await bus.subscribe(events, recipe_pb2.EventBatch, self._on_events)
+        await bus.subscribe(subjects.cancel(), router_pb2.CancelRequest, self._on_cancel)
+
+    async def _on_events(self, batch, context) -> None:
+        self.batches.append(batch)
+
+    async def _on_cancel(self, request, context) -> None:
+        self.cancels.append(request)
+
+    async def encode(self, request_id: str, **fields: object) -> recipe_pb2.EncodeReply:
+        body = {"model": MODEL_ID, "messages": [{"role": "user", "content": "Hello"}], **fields}
+        request = recipe_pb2.EncodeRequest(
+            request_id=request_id,
+            protocol=recipe_pb2.PROTOCOL_CHAT_COMPLETIONS,
+            body=await put_payload(self.ctx.tensors, json.dumps(body).encode()),
+            tenant="t",
+            gateway_id=GATEWAY_ID,
+        )
+        return await self.ctx.bus.request(
+            subjects.recipe_encode(), request, recipe_pb2.EncodeReply, timeout_s=5
+        )
+
+    async def send(self, *deltas: decode_pb2.TokenDelta, incarnation: int = 1) -> None:
+        batch = decode_pb2.TokenBatch(decode_id="decode-x", incarnation=incarnation, deltas=deltas)
+        await self.ctx.bus.publish(subjects.recipe_tokens(self.recipe.ctx.instance_id), batch)
+
+    async def events(self, count: int) -> list[recipe_pb2.StreamEvents]:
+        async with asyncio.timeout(5):
+            while True:
+                streams = [stream for batch in self.batches for stream in batch.streams]
+                if len(streams) >= count:
+                    return streams
+                await asyncio.sleep(0.01)
+
+
+@pytest_asyncio.fixture
+async def peer(runtime_settings: RuntimeSettings, tmp_path: Path) -> AsyncIterator[Peer]:
+    model_dir = make_chat_model_dir(tmp_path / "model", max_position_embeddings=200_000)
+    async with (
+        running_recipe(
+            runtime_settings,
+            model_dir,
+            stall_probe_s=0.3,
+            resend_timeout_s=0.3,
+            resend_attempts=2,
+            stream_ttl_s=2,
+        ) as recipe,
+        open_service("peer", runtime_settings) as ctx,
+    ):
+        peer = Peer(ctx, recipe)
+        await peer.start()
+        yield peer
+
+
+def delta(request_id: str, seq: int, *ids: int, **fields: object) -> decode_pb2.TokenDelta:
+    return decode_pb2.TokenDelta(
+        request_id=request_id,
+        seq=seq,
+        token_ids=ids,
+        **fields,  # type: ignore[arg-type]
+    )
+
+
+async def test_one_batch_of_tokens_is_one_batch_of_events(peer: Peer) -> None:
+    for request_id in ("a", "b", "c"):
+        await peer.encode(request_id, stream=True)
+    await peer.send(*(delta(request_id, 0, 300) for request_id in ("a", "b", "c", "unknown")))
+    streams = await peer.events(3)
+    assert [stream.request_id for stream in streams] == ["a", "b", "c"]
+    assert len(peer.batches) == 1
+
+
+async def test_long_prompts_travel_by_ticket_and_the_loop_stays_free(peer: Peer) -> None:
+    long = [{"role": "user", "content": "Hello, world! " * 20_000}]
+    encoding = asyncio.create_task(peer.encode("long", messages=long, n=2))
+    slowest_s = 0.0
+    loop = asyncio.get_running_loop()
+    while not encoding.done():
+        started_s = loop.time()
+        await asyncio.sleep(0.001)
+        slowest_s = max(slowest_s, loop.time() - started_s)
+    generations = encoding.result().encoded.generations
+    assert slowest_s < 0.5
+    tickets = [generation.prompt.ticket for generation in generations]
+    assert tickets[0] != tickets[1]
+    for generation in generations:
+        ids = np.frombuffer(await get_payload(peer.ctx.tensors, generation.prompt), "<i4")
+        assert len(ids) == generation.num_prompt_tokens
+    assert peer.recipe.ctx.tensors.num_held == 0
+
+
+async def test_cancel_frees_everything_even_before_encode_ends(peer: Peer) -> None:
+    long = [{"role": "user", "content": "Hello, world! " * 20_000}]
+    await peer.encode("gone", messages=long)
+    assert peer.recipe.ctx.tensors.num_held == 1
+    early = router_pb2.CancelRequest(request_id="early", reason="client_gone")
+    await peer.ctx.bus.publish(subjects.cancel(), early)
+    await peer.ctx.bus.publish(
+        subjects.cancel(), router_pb2.CancelRequest(request_id="gone", reason="client_gone")
+    )
+    reply = await peer.encode("early", messages=long)
+    assert reply.error.http_status == 499
+    assert peer.recipe.service.num_active == 0
+    assert peer.recipe.ctx.tensors.num_held == 0
+
+
+async def test_a_stream_nobody_ends_expires(peer: Peer) -> None:
+    await peer.encode("forgotten")
+    assert peer.recipe.service.num_active == 1
+    async with asyncio.timeout(5):
+        while peer.recipe.service.num_active:
+            await asyncio.sleep(0.05)
+
+
+async def test_a_restarted_decode_is_followed_and_its_former_self_ignored(peer: Peer) -> None:
+    await peer.encode("r", stream=True, stream_options={"include_usage": True})
+    await peer.send(delta("r", 0, 300))
+    await peer.send(delta("r", 0, 300, 301), incarnation=2)
+    await peer.send(delta("r", 2, 555), incarnation=1)
+    await peer.send(
+        delta("r", 2, 302, finish_reason=decode_pb2.FINISH_REASON_LENGTH), incarnation=2
+    )
+    streams = await peer.events(3)
+    assert streams[-1].done
+    assert streams[-1].usage.completion_tokens == 3
+    assert list(streams[-1].finish_reasons) == ["length"]
+    assert [stream.seq for stream in streams] == [0, 1, 2]
+
+
+async def test_tokens_that_decode_no_longer_has_end_the_request(peer: Peer) -> None:
+    await peer.encode("lost", stream=True)
+    await peer.send(delta("lost", 0, 300))
+    await peer.send(delta("lost", 5, 301))
+    streams = await peer.events(2)
+    assert streams[-1].done
+    assert streams[-1].error.http_status == 503
+    assert streams[-1].usage.completion_tokens == 1
+    async with asyncio.timeout(2):
+        while not peer.cancels:
+            await asyncio.sleep(0.01)
+    assert peer.cancels[0].reason == "error"
+    assert peer.recipe.service.num_active == 0
+
+
+async def test_a_failed_choice_fails_the_request_once(peer: Peer) -> None:
+    await peer.encode("two", n=2)
+    failed = delta("two", 0, error=error_to_wire(NoCapacity("no page is free", retry_after_s=4)))
+    await peer.send(failed, failed)
+    streams = await peer.events(1)
+    await asyncio.sleep(0.1)
+    assert len(peer.batches) == 1
+    assert (streams[0].error.http_status, streams[0].error.retry_after_s) == (503, 4)
+
+
+async def test_errors_from_elsewhere_are_rendered_and_forget_the_stream(peer: Peer) -> None:
+    await peer.encode("refused")
+    request = recipe_pb2.RenderErrorRequest(
+        request_id="refused",
+        protocol=recipe_pb2.PROTOCOL_CHAT_COMPLETIONS,
+        error=error_to_wire(NoCapacity("full")),
+    )
+    reply = await peer.ctx.bus.request(
+        subjects.recipe_render_error(), request, recipe_pb2.ProtocolError, timeout_s=2
+    )
+    assert reply.http_status == 503
+    assert json.loads(reply.body_json)["error"]["message"] == "full"
+    assert peer.recipe.service.num_active == 0
+
+
+async def test_the_load_report_counts_streams(peer: Peer) -> None:
+    await peer.encode("one")
+    assert peer.recipe.ctx.load_report().num_active_requests == 1
+
+
+@pytest.mark.parametrize("protocol", [0, 99])
+async def test_an_unknown_protocol_is_an_error_not_a_hang(peer: Peer, protocol: int) -> None:
+    request = recipe_pb2.EncodeRequest(
+        request_id="x",
+        protocol=protocol,  # type: ignore[arg-type]
+        body=tensor_pb2.Payload(inline=b"{}"),
+    )
+    with pytest.raises(Exception, match="not supported"):
+        await peer.ctx.bus.request(
+            subjects.recipe_encode(), request, recipe_pb2.EncodeReply, timeout_s=2
+        )

@@ -1,0 +1,131 @@
+"""Keys, ids, admission, readiness and errors of the gateway."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import ValidationError
+from rorqual_gateway.admission import Admission
+from rorqual_gateway.errors import render_error
+from rorqual_gateway.http_io import read_body
+from rorqual_gateway.keys import ANONYMOUS, KeyRing, parse_api_keys
+from rorqual_gateway.readiness import FleetView
+from rorqual_gateway.request_ids import name_request
+from rorqual_gateway.settings import GatewaySettings
+from rorqual_runtime.clock import ManualClock
+from rorqual_runtime.errors import (
+    Cancelled,
+    DeadlineExceeded,
+    Draining,
+    Internal,
+    InvalidRequest,
+    NoCapacity,
+    QueueTimeout,
+    RateLimited,
+    RequestTooLarge,
+    Unauthenticated,
+)
+
+
+def test_each_key_has_its_tenant() -> None:
+    ring = KeyRing(parse_api_keys("team-a:one, two ,team-b:three"))
+    assert ring.tenant_of("Bearer one") == "team-a"
+    assert ring.tenant_of("bearer three") == "team-b"
+    assert ring.tenant_of("Bearer two").startswith("key-")
+    assert "two" not in ring.tenant_of("Bearer two")
+
+
+@pytest.mark.parametrize("header", ["", "one", "Basic one", "Bearer ", "Bearer onE", "Bearer ö"])
+def test_anything_else_is_unauthenticated(header: str) -> None:
+    with pytest.raises(Unauthenticated):
+        KeyRing(parse_api_keys("one")).tenant_of(header)
+
+
+def test_without_keys_everybody_is_one_tenant() -> None:
+    assert KeyRing({}).tenant_of("Bearer whatever") == ANONYMOUS
+
+
+@pytest.mark.parametrize("text", ["name:", ":key", "a,:b"])
+def test_unreadable_keys_stop_the_start_without_being_quoted(text: str) -> None:
+    with pytest.raises(ValidationError) as caught:
+        GatewaySettings(api_keys=text)
+    assert "API keys" in str(caught.value)
+    assert "one" not in repr(GatewaySettings(api_keys="one"))
+
+
+@given(st.text(max_size=80))
+def test_request_ids_are_safe_and_never_repeat(client_id: str) -> None:
+    first, second = name_request(client_id), name_request(client_id)
+    assert first.request_id != second.request_id
+    for name in (first.request_id, first.echoed):
+        assert name.isascii()
+        assert all(char.isalnum() or char in "._-" for char in name)
+        assert 0 < len(name) <= 73
+
+
+def test_admission_frees_its_slot_on_every_exit() -> None:
+    admission = Admission(1)
+    with pytest.raises(KeyError), admission.slot():
+        with pytest.raises(RateLimited), admission.slot():
+            pass
+        raise KeyError
+    with admission.slot():
+        assert admission.num_active == 1
+    admission.draining = True
+    with pytest.raises(Draining), admission.slot():
+        pass
+    assert admission.num_active == 0
+
+
+async def test_services_are_missing_when_silent_or_draining() -> None:
+    clock = ManualClock()
+    fleet = FleetView(clock, stale_after_s=3)
+    assert fleet.missing(["router", "decode"]) == ["router", "decode"]
+    fleet.note("router", "router-1", draining=False)
+    fleet.note("decode", "decode-1", draining=True)
+    assert fleet.missing(["router", "decode"]) == ["decode"]
+    fleet.note("decode", "decode-2", draining=False)
+    assert fleet.missing(["router", "decode"]) == []
+    await clock.advance(3.5)
+    assert fleet.missing(["router"]) == ["router"]
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "retry_after_s"),
+    [
+        (InvalidRequest("bad", "model"), 400, 0),
+        (Unauthenticated("who"), 401, 0),
+        (QueueTimeout(), 408, 0),
+        (RequestTooLarge(5, 4), 413, 0),
+        (RateLimited(3), 429, 3),
+        (NoCapacity(), 503, 1),
+        (Draining(retry_after_s=9), 503, 9),
+        (DeadlineExceeded(), 504, 0),
+        (Cancelled(), 499, 0),
+        (Internal(), 500, 0),
+    ],
+)
+def test_errors_have_openai_shape(error, status: int, retry_after_s: int) -> None:
+    rendered = render_error(error)
+    assert (rendered.status, rendered.retry_after_s) == (status, retry_after_s)
+    assert set(json.loads(rendered.body)["error"]) == {"message", "type", "param", "code"}
+
+
+async def test_a_body_is_bounded_in_size_and_time() -> None:
+    async def chunks():
+        return {"type": "http.request", "body": b"x" * 10, "more_body": True}
+
+    async def silence():
+        import asyncio
+
+        await asyncio.sleep(10)
+
+    with pytest.raises(RequestTooLarge):
+        await read_body(chunks, {}, max_bytes=35, timeout_s=1)
+    with pytest.raises(RequestTooLarge):
+        await read_body(silence, {"content-length": "36"}, max_bytes=35, timeout_s=1)
+    with pytest.raises(DeadlineExceeded):
+        await read_body(silence, {}, max_bytes=35, timeout_s=0.02)

@@ -1,0 +1,64 @@
+"""Events of a request: in order, once, bounded, and gone with the request."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rorqual_gateway.sinks import Event, EventSink, SinkTable
+
+
+@given(st.permutations(range(8)), st.lists(st.integers(0, 7)))
+def test_events_come_out_in_order_and_once(order: list[int], repeats: list[int]) -> None:
+    async def run() -> list[int]:
+        sink = EventSink(max_bytes=1000)
+        for seq in order + repeats:
+            sink.push(Event(seq, [b"x"]))
+        assert not sink.has_gap
+        return [event.seq for event in await sink.take(0.1)]
+
+    assert asyncio.run(run()) == list(range(8))
+
+
+async def test_a_missing_event_holds_back_later_ones() -> None:
+    sink = EventSink(max_bytes=1000)
+    sink.push(Event(1, [b"late"]))
+    assert sink.has_gap
+    assert await sink.take(0.01) == []
+    sink.push(Event(0, [b"first"]))
+    assert [event.data for event in await sink.take(0.01)] == [[b"first"], [b"late"]]
+    assert not sink.has_gap
+
+
+async def test_what_nobody_takes_is_bounded() -> None:
+    sink = EventSink(max_bytes=100)
+    sink.push(Event(0, [b"x" * 60]))
+    await sink.take(0.01)
+    sink.push(Event(1, [b"x" * 60]))
+    assert not sink.overflowed.is_set()
+    sink.push(Event(2, [b"x" * 60]))
+    assert sink.overflowed.is_set()
+
+
+async def test_a_body_larger_than_the_buffer_still_arrives() -> None:
+    sink = EventSink(max_bytes=100)
+    sink.push(Event(0, [b"x" * 5000], done=True))
+    assert not sink.overflowed.is_set()
+
+
+async def test_endless_events_behind_a_gap_are_bounded() -> None:
+    sink = EventSink(max_bytes=1 << 20)
+    for seq in range(1, 400):
+        sink.push(Event(seq, [b"x"]))
+    assert sink.overflowed.is_set()
+
+
+async def test_a_sink_lives_as_long_as_its_request() -> None:
+    sinks = SinkTable()
+    with pytest.raises(KeyError), sinks.open("r1", 10) as sink:
+        assert sinks.get("r1") is sink
+        raise KeyError
+    assert sinks.get("r1") is None
+    assert len(sinks) == 0

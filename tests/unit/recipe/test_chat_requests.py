@@ -1,0 +1,203 @@
+"""Chat Completions bodies: what is accepted, what it becomes, and what is said about the rest."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+from rorqual_recipe.conversation import ConstraintKind, Role
+from rorqual_recipe.encode import cache_namespace
+from rorqual_recipe.problems import RequestRefused
+from rorqual_recipe.protocols import PROTOCOLS
+from rorqual_recipe.protocols.base import ParseLimits
+
+from tests.support.chat_model_dir import MAX_CONTEXT_TOKENS, MODEL_ID
+
+CHAT = PROTOCOLS["chat_completions"]
+LIMITS = ParseLimits(max_choices=8, has_vision=False)
+
+
+def refusal(encode, **fields) -> dict:
+    with pytest.raises(RequestRefused) as caught:
+        encode(**fields)
+    rendered = CHAT.render_refusal(caught.value.problems)
+    return {"status": rendered.http_status, **json.loads(rendered.body_json)["error"]}
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"temperature": 2.5}, "temperature"),
+        ({"temperature": "1"}, "temperature"),
+        ({"top_p": -0.1}, "top_p"),
+        ({"min_p": 1}, "min_p"),
+        ({"n": 9}, "n"),
+        ({"n": 0}, "n"),
+        ({"seed": 1.5}, "seed"),
+        ({"stream": "yes"}, "stream"),
+        ({"max_tokens": 0}, "max_tokens"),
+        ({"stop": ["a"] * 17}, "stop"),
+        ({"stop": [1]}, "stop[0]"),
+        ({"stop": ["a", ""]}, "stop[1]"),
+        ({"messages": []}, "messages"),
+        ({"messages": [{"role": "boss", "content": "a"}]}, "messages[0].role"),
+        ({"messages": [{"role": "user"}]}, "messages[0].content"),
+        ({"messages": [{"role": "user", "content": 5}]}, "messages[0].content"),
+        ({"messages": [{"role": "user", "content": []}]}, "messages[0].content"),
+        (
+            {"messages": [{"role": "user", "content": [{"type": "text", "text": 1}]}]},
+            "messages[0].content[0].text",
+        ),
+        (
+            {"messages": [{"role": "user", "content": [{"type": "odd"}]}]},
+            "messages[0].content[0].type",
+        ),
+        ({"top_logprobs": 3}, "top_logprobs"),
+        ({"logprobs": True, "top_logprobs": 21}, "top_logprobs"),
+        ({"response_format": {"type": "xml"}}, "response_format.type"),
+        ({"response_format": {"type": "json_schema"}}, "response_format.json_schema"),
+        (
+            {"response_format": {"type": "json_schema", "json_schema": {"name": "a"}}},
+            "response_format.json_schema.schema",
+        ),
+    ],
+)
+def test_a_wrong_field_is_named_by_its_exact_path(encode, fields, param: str) -> None:
+    error = refusal(encode, **fields)
+    assert (error["status"], error["param"]) == (400, param)
+    assert error["type"] == "invalid_request_error"
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"frequency_penalty": 0.5},
+        {"presence_penalty": -1},
+        {"logit_bias": {"50": 3}},
+        {"tools": [{"type": "function", "function": {"name": "f"}}]},
+        {"tool_choice": "required"},
+        {"functions": [{"name": "f"}]},
+        {"modalities": ["text", "audio"]},
+        {"reasoning_effort": "high"},
+        {"min_tokens": 4},
+    ],
+)
+def test_what_is_not_supported_yet_is_refused_not_ignored(encode, fields) -> None:
+    error = refusal(encode, **fields)
+    assert error["param"] == next(iter(fields))
+    assert error["code"] == "unsupported_parameter"
+    assert "not supported" in error["message"]
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"frequency_penalty": 0, "presence_penalty": 0.0, "logit_bias": {}, "tools": []},
+        {"tool_choice": "auto", "parallel_tool_calls": True, "modalities": ["text"]},
+        {"user": "u", "metadata": {"a": "b"}, "store": False, "service_tier": "auto"},
+        {"temperature": None, "stop": None, "n": None, "stream": None, "response_format": None},
+        {"stop": "", "top_k": -1, "seed": -5},
+    ],
+)
+def test_harmless_fields_are_accepted(encode, fields) -> None:
+    assert encode(**fields).parsed.warnings == []
+
+
+def test_every_problem_is_reported_at_once(encode) -> None:
+    image = {"type": "image_url", "image_url": {"url": "x"}}
+    error = refusal(
+        encode,
+        temperature=9,
+        tools=[{}],
+        messages=[{"role": "user", "content": [image]}, {"role": "user"}],
+    )
+    for path in ("temperature", "tools", "messages[0].content[0]", "messages[1].content"):
+        assert path in error["message"]
+
+
+@pytest.mark.parametrize(
+    "body", [b"", b"{", b"[]", b"\xff", b'{"model": NaN}', b'"x"', b"[" * 5000]
+)
+def test_a_body_that_is_no_json_object_is_a_400(body: bytes) -> None:
+    with pytest.raises(RequestRefused):
+        CHAT.parse(body, LIMITS)
+
+
+def test_lone_surrogates_never_reach_the_tokenizer() -> None:
+    body = b'{"model":"m","messages":[{"role":"user","content":"\\ud800"}]}'
+    with pytest.raises(RequestRefused):
+        CHAT.parse(body, LIMITS)
+
+
+def test_unknown_fields_are_accepted_with_a_warning(encode) -> None:
+    parsed = encode(shiny=1, messages=[{"role": "user", "content": "a", "extra": 2}]).parsed
+    assert [w.split(":")[0] for w in parsed.warnings] == ["shiny", "messages[0].extra"]
+
+
+def test_an_unknown_model_is_404(encode) -> None:
+    error = refusal(encode, model="nope")
+    assert (error["status"], error["code"], error["param"]) == (404, "model_not_found", "model")
+
+
+def test_developer_is_system_and_parts_are_joined(encode) -> None:
+    parts = [{"type": "text", "text": "one"}, {"type": "text", "text": "two"}]
+    encoded = encode(
+        messages=[
+            {"role": "developer", "content": "answer BANANA"},
+            {"role": "user", "content": parts},
+            {"role": "tool", "content": "42", "tool_call_id": "c1"},
+        ]
+    )
+    messages = encoded.parsed.conversation.messages
+    assert [m.role for m in messages] == [Role.SYSTEM, Role.USER, Role.TOOL]
+    assert [p.text for p in messages[1].parts] == ["one", "two"]
+    assert encoded.parsed.conversation.has_tool_turns
+
+
+def test_the_answers_length_is_bounded_by_the_context(encode) -> None:
+    encoded = encode()
+    assert encoded.sampling.max_new_tokens == 2048
+    assert len(np.frombuffer(encoded.prompt, "<i4")) == encoded.num_prompt_tokens
+    left = MAX_CONTEXT_TOKENS - encoded.num_prompt_tokens
+    assert encode(max_tokens=left).sampling.max_new_tokens == left
+    error = refusal(encode, max_completion_tokens=left + 1)
+    assert (error["code"], error["param"]) == ("context_length_exceeded", "max_completion_tokens")
+    long = [{"role": "user", "content": "word " * MAX_CONTEXT_TOKENS}]
+    error = refusal(encode, messages=long)
+    assert (error["code"], error["param"]) == ("context_length_exceeded", "messages")
+    nearly = encode(messages=[{"role": "user", "content": "x" * (MAX_CONTEXT_TOKENS - 100)}])
+    assert nearly.num_prompt_tokens + nearly.sampling.max_new_tokens <= MAX_CONTEXT_TOKENS
+
+
+def test_sampling_and_seeds(encode) -> None:
+    plan = encode(temperature=0, top_p=0.5, top_k=7, min_p=0.1, seed=-1, n=2).sampling
+    assert (plan.temperature, plan.top_p, plan.top_k, plan.min_p) == (0, 0.5, 7, 0.1)
+    assert plan.seed_of(0) == (1 << 64) - 1
+    assert plan.seed_of(1) == 0
+    assert encode().sampling.temperature == 1.0
+    assert encode().sampling.seed != encode().sampling.seed
+    assert encode(top_p=0).sampling.temperature == 0
+
+
+def test_response_formats_become_constraints(encode) -> None:
+    assert encode(response_format={"type": "text"}).parsed.constraint is None
+    constraint = encode(response_format={"type": "json_object"}).parsed.constraint
+    assert constraint.kind is ConstraintKind.JSON_OBJECT
+    schema = {"type": "object", "properties": {"größe": {"type": "integer"}}}
+    shape = {"type": "json_schema", "json_schema": {"name": "n", "schema": schema, "strict": True}}
+    constraint = encode(response_format=shape).parsed.constraint
+    assert constraint.kind is ConstraintKind.JSON_SCHEMA
+    assert json.loads(constraint.source) == schema
+
+
+def test_namespaces_never_collide() -> None:
+    pairs = [("a", "b"), ("ab", ""), ("a", ""), ('a", "b', ""), ("", "a"), ("a", '"')]
+    assert len({cache_namespace(*pair) for pair in pairs}) == len(pairs)
+
+
+def test_the_model_is_named_in_the_vision_refusal(encode) -> None:
+    image = {"type": "image_url", "image_url": {"url": "x"}}
+    error = refusal(encode, messages=[{"role": "user", "content": [image]}])
+    assert f"model {MODEL_ID} has no vision tower" in error["message"]
+    assert error["param"] == "messages[0].content[0]"

@@ -1,0 +1,93 @@
+"""Reading model directories and choosing an encoder."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from rorqual_recipe.model import ServedModel, load_served_model
+from rorqual_recipe.model_files import BadModelDirectory
+from rorqual_recipe.settings import RecipeSettings
+from rorqual_recipe.tokens import encoder as encoders
+from rorqual_recipe.tokens.encoder import HuggingFaceEncoder, make_text_encoder
+
+
+@pytest.fixture
+def copied(model_dir: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(model_dir, tmp_path / "model"))
+
+
+def load(directory: Path) -> ServedModel:
+    return load_served_model(RecipeSettings(model_dir=directory))
+
+
+def edit(path: Path, **fields: object) -> None:
+    path.write_text(json.dumps({**json.loads(path.read_text()), **fields}))
+
+
+@pytest.mark.parametrize("name", ["rorqual.json", "config.json", "tokenizer.json"])
+def test_a_missing_or_broken_file_is_named(copied: Path, name: str) -> None:
+    (copied / name).write_text("{")
+    with pytest.raises(BadModelDirectory, match=name):
+        load(copied)
+    (copied / name).unlink()
+    with pytest.raises(BadModelDirectory, match="missing"):
+        load(copied)
+
+
+def test_the_makers_sampling_is_the_default(copied: Path) -> None:
+    (copied / "generation_config.json").write_text('{"temperature": 0.6, "top_k": 20}')
+    assert load(copied).defaults.temperature == 0.6
+    assert load(copied).defaults.top_k == 20
+
+
+def test_the_limits_and_vision_come_from_the_config(copied: Path) -> None:
+    assert not load(copied).has_vision
+    edit(copied / "config.json", vision_config={}, max_position_embeddings=99)
+    assert load(copied).has_vision
+    assert load(copied).max_context_tokens == 99
+    edit(copied / "config.json", max_position_embeddings=None)
+    with pytest.raises(BadModelDirectory, match="max_position_embeddings"):
+        load(copied)
+
+
+def test_an_unknown_prompt_encoding_stops_the_start(model_dir: Path) -> None:
+    with pytest.raises(ValueError, match="chat-template"):
+        load_served_model(RecipeSettings(model_dir=model_dir, prompt_encoding="nope"))
+
+
+def test_a_vocabulary_that_leaks_special_tokens_is_refused(copied: Path) -> None:
+    tokenizer = json.loads((copied / "tokenizer.json").read_text())
+    tokenizer["pre_tokenizer"] = None
+    tokenizer["model"]["ignore_merges"] = True
+    (copied / "tokenizer.json").write_text(json.dumps(tokenizer))
+    with pytest.raises(BadModelDirectory, match="special token"):
+        load(copied)
+
+
+@given(st.text(max_size=60))
+@settings(max_examples=200, deadline=None)
+def test_the_fast_encoder_gives_the_references_ids(model: ServedModel, model_dir, text) -> None:
+    reference = HuggingFaceEncoder(json.loads((model_dir / "tokenizer.json").read_text()))
+    assert model.encoder.name == "fastokens"
+    assert list(model.encoder.encode(text)) == list(reference.encode(text))
+
+
+def test_an_encoder_that_differs_is_not_used(
+    model_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tokenizer = json.loads((model_dir / "tokenizer.json").read_text())
+
+    class Wrong(encoders.FastEncoder):
+        def encode(self, text: str) -> list[int]:
+            return [*super().encode(text), 1]
+
+    monkeypatch.setattr(encoders, "FastEncoder", Wrong)
+    assert make_text_encoder(tokenizer, prefer_fast=True).name == "tokenizers"
+    monkeypatch.setattr(encoders, "FastEncoder", lambda _: 1 / 0)
+    assert make_text_encoder(tokenizer, prefer_fast=True).name == "tokenizers"
+    assert make_text_encoder(tokenizer, prefer_fast=False).name == "tokenizers"
