@@ -1,0 +1,132 @@
+"""The bare engine in one process: prefill and decode speed, next to transformers' generate.
+
+Both run in turns in this process, on the same weights, threads and prompts; ratios are medians
+over rounds, so a busy neighbour hits both sides alike.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import time
+from pathlib import Path
+
+from rorqual_engine.device import configure_threads
+
+NUM_THREADS = configure_threads()
+
+import numpy as np  # noqa: E402
+import torch  # noqa: E402
+import transformers  # noqa: E402
+from rorqual_engine.batch import SequenceChunk  # noqa: E402
+from rorqual_engine.models import CausalModel, load_model  # noqa: E402
+from rorqual_engine.runner import BareEngine, GenerationParams  # noqa: E402
+
+from bench.report import emit  # noqa: E402
+from tests.support.model import default_model_dir  # noqa: E402
+
+CONTEXT_TOKENS = 200
+DECODE_GOAL = 1.2
+"""Our decode speed over transformers', at batch 32."""
+
+
+class EnginePeer:
+    """Our engine."""
+
+    name = "engine"
+
+    def __init__(self, model: CausalModel) -> None:
+        self._engine = BareEngine(model, num_pages=128)
+
+    def generate(self, prompts: list[list[int]], num_new: int) -> None:
+        params = GenerationParams(max_new_tokens=num_new, ignore_eos=True)
+        outputs = self._engine.generate(prompts, params)
+        assert all(len(output) == num_new for output in outputs)
+
+
+class TransformersPeer:
+    """transformers' generate in bf16, one batch, its default attention and cache."""
+
+    name = "transformers"
+
+    def __init__(self, model_dir: Path) -> None:
+        loaded = transformers.LlamaForCausalLM.from_pretrained(model_dir, dtype=torch.bfloat16)
+        self._model = loaded.eval()
+
+    @torch.inference_mode()
+    def generate(self, prompts: list[list[int]], num_new: int) -> None:
+        ids = torch.tensor(prompts)
+        out = self._model.generate(
+            ids,
+            attention_mask=torch.ones_like(ids),
+            max_new_tokens=num_new,
+            min_new_tokens=num_new,
+            do_sample=False,
+            pad_token_id=0,
+        )
+        assert out.shape[1] == ids.shape[1] + num_new
+
+
+def timed_s(peer: EnginePeer | TransformersPeer, prompts: list[list[int]], num_new: int) -> float:
+    began_s = time.perf_counter()
+    peer.generate(prompts, num_new)
+    return time.perf_counter() - began_s
+
+
+def decode_rate(
+    peer: EnginePeer | TransformersPeer, prompts: list[list[int]], num_new: int
+) -> float:
+    """Tokens a second of the steps after the first: a run of one token is taken off."""
+    first_s = timed_s(peer, prompts, 1)
+    return len(prompts) * (num_new - 1) / (timed_s(peer, prompts, num_new) - first_s)
+
+
+def bench_prefill(model: CausalModel, rng: np.random.Generator, rounds: int) -> None:
+    cache = model.new_cache(16)
+    for num_tokens in (512, 2048):
+        tokens = rng.integers(0, model.vocab_size, num_tokens)
+        rates = []
+        with cache.allocate(16) as lease:
+            for _ in range(rounds + 1):
+                began_s = time.perf_counter()
+                for start in range(0, num_tokens, 512):
+                    part = tokens[start : start + 512]
+                    model.forward([SequenceChunk(part, start, lease.pages, True)], cache)
+                rates.append(num_tokens / (time.perf_counter() - began_s))
+        emit(f"engine_prefill_{num_tokens}", statistics.median(rates[1:]), "tokens/s")
+
+
+def bench_decode(
+    peers: tuple[EnginePeer, TransformersPeer], batch: int, rounds: int, num_new: int
+) -> bool:
+    rng = np.random.default_rng(batch)
+    prompts = rng.integers(20, 49152, (batch, CONTEXT_TOKENS)).tolist()
+    rates: dict[str, list[float]] = {peer.name: [] for peer in peers}
+    for peer in peers:
+        peer.generate(prompts, 2)
+    for _ in range(rounds):
+        for peer in peers:
+            rates[peer.name].append(decode_rate(peer, prompts, num_new))
+    for name, measured in rates.items():
+        emit(f"{name}_decode_batch_{batch}", statistics.median(measured), "tokens/s")
+    ours, theirs = (rates[peer.name] for peer in peers)
+    ratio = statistics.median(a / b for a, b in zip(ours, theirs, strict=True))
+    goal = DECODE_GOAL if batch == 32 else None
+    return emit(f"engine_over_transformers_batch_{batch}", ratio, "ratio", goal=goal)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--new-tokens", type=int, default=24)
+    options = parser.parse_args()
+    model_dir = default_model_dir()
+    model = load_model(model_dir)
+    bench_prefill(model, np.random.default_rng(0), options.rounds)
+    peers = (EnginePeer(model), TransformersPeer(model_dir))
+    met = [bench_decode(peers, b, options.rounds, options.new_tokens) for b in (1, 8, 32)]
+    return 0 if all(met) else 1
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
