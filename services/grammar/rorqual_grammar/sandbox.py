@@ -73,7 +73,9 @@ def main() -> None:
         os.close(fds[0])
 
 
-def _run_job(connection: socket.socket, config: SandboxConfig, tokenizer: xgrammar.TokenizerInfo) -> None:
+def _run_job(
+    connection: socket.socket, config: SandboxConfig, tokenizer: xgrammar.TokenizerInfo
+) -> None:
     """Serves one job in the forked child and never returns."""
     code = 1
     try:

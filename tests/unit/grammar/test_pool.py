@@ -7,6 +7,7 @@ import json
 import os
 import time
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 import pytest
 import pytest_asyncio

@@ -1,0 +1,118 @@
+"""compose.yaml and the Dockerfiles agree with the services' settings and dependencies."""
+
+from __future__ import annotations
+
+import importlib
+import re
+from typing import Any
+
+import pytest
+import yaml
+from pydantic_settings import BaseSettings
+from rorqual_runtime.settings import RuntimeSettings
+
+from tests.contract.distributions import (
+    ROOT,
+    SERVICES,
+    TORCH_SERVICES,
+    local_closure,
+    read_distributions,
+)
+
+COMPOSE: dict[str, Any] = yaml.safe_load((ROOT / "compose.yaml").read_text())
+BLOCKS: dict[str, Any] = COMPOSE["services"]
+
+
+def settings_of(service: str) -> type[BaseSettings]:
+    module = importlib.import_module(f"rorqual_{service}.settings")
+    prefix = f"RORQUAL_{service.upper()}_"
+    found = [
+        value
+        for value in vars(module).values()
+        if isinstance(value, type)
+        and issubclass(value, BaseSettings)
+        and value.model_config.get("env_prefix") == prefix
+    ]
+    assert len(found) == 1, f"{module.__name__} has {len(found)} settings classes for {prefix}"
+    return found[0]
+
+
+def variables_of(settings: type[BaseSettings]) -> set[str]:
+    """Every environment variable that a settings class reads."""
+    prefix = str(settings.model_config.get("env_prefix", ""))
+    names = set()
+    for name, field in settings.model_fields.items():
+        alias = field.validation_alias
+        names.add(alias if isinstance(alias, str) else f"{prefix}{name}".upper())
+    return names
+
+
+def test_there_is_one_block_a_service_and_one_for_each_server() -> None:
+    assert set(SERVICES) == BLOCKS.keys() - {"nats", "redis", "otel-collector", "model"}
+    assert len(SERVICES) == 9
+
+
+@pytest.mark.parametrize("service", SERVICES)
+def test_every_variable_of_a_block_is_a_setting_of_that_service(service: str) -> None:
+    given = {name for name in BLOCKS[service]["environment"] if name.startswith("RORQUAL_")}
+    known = variables_of(settings_of(service)) | variables_of(RuntimeSettings)
+    assert given <= known, f"unknown to {service}: {sorted(given - known)}"
+
+
+@pytest.mark.parametrize("service", SERVICES)
+def test_the_values_of_a_block_are_accepted(service: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in BLOCKS[service]["environment"].items():
+        monkeypatch.setenv(name, str(value))
+    settings_of(service)()
+    assert RuntimeSettings().nats_url == "nats://nats:4222"
+
+
+@pytest.mark.parametrize("service", SERVICES)
+def test_a_block_is_bounded_probed_and_starts_after_what_it_needs(service: str) -> None:
+    block = BLOCKS[service]
+    assert re.fullmatch(r"\d+[mg]", block["mem_limit"])
+    assert block["healthcheck"]["test"][-1] == service
+    assert block["depends_on"]["nats"]["condition"] == "service_healthy"
+    for name, needed in block["depends_on"].items():
+        if "healthcheck" in BLOCKS[name] and not BLOCKS[name]["healthcheck"].get("disable"):
+            assert needed["condition"] == "service_healthy", name
+    assert block["build"] == {"context": ".", "dockerfile": f"services/{service}/Dockerfile"}
+
+
+@pytest.mark.parametrize("service", SERVICES)
+def test_an_image_installs_exactly_what_its_service_needs(service: str) -> None:
+    text = (ROOT / f"services/{service}/Dockerfile").read_text()
+    distributions = read_distributions()
+    needed = {
+        distributions[name].folder for name in local_closure(f"rorqual-{service}", distributions)
+    }
+    installs = [line for line in text.splitlines() if "pip install" in line]
+    assert len(installs) == 1, "all local folders in one command"
+    assert "-c constraints.txt" in installs[0]
+    assert set(re.findall(r" \./(\S+)", installs[0])) == needed
+    assert set(re.findall(r"^COPY (\S+) \1$", text, re.MULTILINE)) == needed
+    assert f'"-m", "rorqual_{service}"' in text
+
+
+@pytest.mark.parametrize("service", SERVICES)
+def test_an_image_runs_without_root(service: str) -> None:
+    text = (ROOT / f"services/{service}/Dockerfile").read_text()
+    assert re.findall(r"^USER (\S+)$", text, re.MULTILINE) == ["rorqual"]
+
+
+@pytest.mark.parametrize("service", SERVICES)
+def test_only_some_services_install_torch(service: str) -> None:
+    distributions = read_distributions()
+    needed = local_closure(f"rorqual-{service}", distributions)
+    third_party = set().union(*(distributions[name].dependencies for name in needed))
+    assert bool({"torch", "xgrammar"} & third_party) == (service in TORCH_SERVICES)
+
+
+def test_the_collector_listens_where_the_services_send() -> None:
+    config = yaml.safe_load((ROOT / "deploy/otel-collector.yaml").read_text())
+    port = config["receivers"]["otlp"]["protocols"]["grpc"]["endpoint"].rpartition(":")[2]
+    endpoint = COMPOSE["x-environment"]["RORQUAL_OTLP_ENDPOINT"]
+    assert endpoint == f"http://otel-collector:{port}"
+    for pipeline in config["service"]["pipelines"].values():
+        for kind in ("receivers", "processors", "exporters"):
+            assert set(pipeline[kind]) <= config[kind].keys()
