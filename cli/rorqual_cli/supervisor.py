@@ -20,17 +20,14 @@ class RestartBudget:
     """At most `max_restarts` in any `window_s`."""
 
     def __init__(self, max_restarts: int = MAX_RESTARTS, window_s: float = WINDOW_S) -> None:
-        self._max_restarts = max_restarts
         self._window_s = window_s
-        self._restarts_s: deque[float] = deque()
+        self._restarts_s: deque[float] = deque(maxlen=max_restarts)
 
     def wait_s(self, now_s: float) -> float:
         """Seconds until another restart is allowed; 0 = now."""
-        while self._restarts_s and self._restarts_s[0] <= now_s - self._window_s:
-            self._restarts_s.popleft()
-        if len(self._restarts_s) < self._max_restarts:
+        if len(self._restarts_s) < (self._restarts_s.maxlen or 0):
             return 0.0
-        return self._restarts_s[0] + self._window_s - now_s
+        return max(0.0, self._restarts_s[0] + self._window_s - now_s)
 
     def spend(self, now_s: float) -> None:
         """Note one restart."""

@@ -1,0 +1,92 @@
+"""`rorqual trace` turns trace files into one tree with milliseconds."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from rorqual_cli.problems import CliError
+from rorqual_cli.trace import find_trace, read_spans, trace, tree_lines
+
+
+def span(
+    span_id: str, parent_id: str, name: str, start_ms: float, end_ms: float, **more: object
+) -> str:
+    record = {
+        "trace_id": more.pop("trace_id", "t1"),
+        "span_id": span_id,
+        "parent_id": parent_id,
+        "name": name,
+        "service": f"rorqual-{name.partition('.')[0]}",
+        "start_unix_ns": int(start_ms * 1e6),
+        "end_unix_ns": int(end_ms * 1e6),
+        "attributes": more.pop("attributes", {}),
+        "status": more.pop("status", "UNSET"),
+    }
+    return json.dumps(record)
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    traces = tmp_path / "traces"
+    traces.mkdir()
+    lines = {
+        "gateway-1.jsonl": [
+            span("a", "", "gateway.chat", 1000, 1100, attributes={"rorqual.request_id": "r1"}),
+            "{half a line",
+        ],
+        "router-1.jsonl.1": [span("b", "a", "router.submit", 1001, 1002.5, attributes={"n": 1})],
+        "decode-1.jsonl": [
+            span("d", "c", "decode.generate", 1010, 1090, status="ERROR"),
+            span("x", "", "gateway.chat", 5000, 5001, trace_id="t2"),
+        ],
+        "prefill-1.jsonl": [span("c", "b", "prefill.compute", 1003, 1010)],
+    }
+    for name, content in lines.items():
+        (traces / name).write_text("\n".join(content) + "\n")
+    return tmp_path
+
+
+def test_a_request_is_found_by_trace_id_request_id_and_as_the_newest(home: Path) -> None:
+    spans = list(read_spans(home / "traces"))
+    for wanted in ("t1", "r1", None):
+        assert {s.span_id for s in find_trace(spans, wanted)} == {"a", "b", "c", "d"}
+
+
+def test_the_tree_shows_depth_start_duration_and_errors(home: Path) -> None:
+    head, *rows = tree_lines(find_trace(read_spans(home / "traces"), "t1"))
+    assert head == "trace t1  request r1  4 spans  100.0 ms"
+    assert [row.split(" [")[0] for row in rows] == [
+        "gateway.chat",
+        "└─ router.submit",
+        "   └─ prefill.compute",
+        "      └─ decode.generate",
+    ]
+    assert "1.00 ms  +     1.50 ms  n=1" in rows[1]
+    assert "[decode] ERROR" in rows[3]
+
+
+def test_siblings_are_in_time_order_and_orphans_stand_at_the_top(tmp_path: Path) -> None:
+    traces = tmp_path / "traces"
+    traces.mkdir()
+    lines = [
+        span("late", "root", "b", 20, 30),
+        span("early", "root", "a", 10, 15),
+        span("orphan", "never-written", "o", 40, 50),
+        span("root", "", "r", 0, 60),
+    ]
+    (traces / "f.jsonl").write_text("\n".join(lines))
+    rows = tree_lines(list(read_spans(traces)))[1:]
+    assert [row.split(" [")[0] for row in rows] == ["r", "├─ a", "└─ b", "o"]
+
+
+def test_a_very_deep_chain_is_no_problem(tmp_path: Path) -> None:
+    lines = [span(str(i), str(i - 1) if i else "", "s", i, i + 1) for i in range(3000)]
+    (tmp_path / "f.jsonl").write_text("\n".join(lines))
+    assert len(tree_lines(list(read_spans(tmp_path)))) == 3001
+
+
+def test_an_unknown_id_is_a_clear_error(home: Path) -> None:
+    with pytest.raises(CliError, match="no trace of nobody"):
+        trace(home, "nobody")
