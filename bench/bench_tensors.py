@@ -1,5 +1,6 @@
 """Tensor plane and block store between two real processes: shared memory against memcpy, gRPC, and
-small transfers. Figures that compare are measured in turns in one run, medians of several."""
+small transfers. Large ones are measured in batches, those against memcpy turn by turn. A batch
+gives its best time (a busy machine only ever adds); a figure is the median of its batches."""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ from tests.support.tensor_process import HOST_ID, TensorProcess, open_plane
 BIG_BYTES = 64 << 20
 SMALL_BYTES = 200 << 10
 BLOCK_BYTES = 2_949_120  # 128 tokens of SmolLM2-135M in bf16
-NUM_ROUNDS = 15
+NUM_BATCHES, BATCH_ROUNDS = 7, 6
 
 
 async def timed_s(work: Callable[[], Awaitable[object]]) -> float:
@@ -39,13 +40,17 @@ async def bench_big_shm(reader: TensorPlane, ticket: tensor_pb2.TensorTicket) ->
 
     await reader.fetch(ticket, target)
     copies_s, fetches_s = [], []
-    for _ in range(NUM_ROUNDS):
-        copies_s.append(await timed_s(plain_copy))
-        fetches_s.append(await timed_s(lambda: reader.fetch(ticket, target)))
-    copy_s, fetch_s = statistics.median(copies_s), statistics.median(fetches_s)
-    emit("memcpy_64mib", BIG_BYTES / copy_s / 1e9, "GB/s")
-    emit("tensors_shm_64mib", BIG_BYTES / fetch_s / 1e9, "GB/s")
-    return emit("tensors_shm_64mib_vs_memcpy", copy_s / fetch_s, "ratio", goal=0.8)
+    for _ in range(NUM_BATCHES):
+        turns = [
+            (await timed_s(plain_copy), await timed_s(lambda: reader.fetch(ticket, target)))
+            for _ in range(BATCH_ROUNDS)
+        ]
+        copies_s.append(min(copy_s for copy_s, _ in turns))
+        fetches_s.append(min(fetch_s for _, fetch_s in turns))
+    ratios = [copy_s / fetch_s for copy_s, fetch_s in zip(copies_s, fetches_s, strict=True)]
+    emit("memcpy_64mib", BIG_BYTES / statistics.median(copies_s) / 1e9, "GB/s")
+    emit("tensors_shm_64mib", BIG_BYTES / statistics.median(fetches_s) / 1e9, "GB/s")
+    return emit("tensors_shm_64mib_vs_memcpy", statistics.median(ratios), "ratio", goal=0.8)
 
 
 async def bench_big(
@@ -53,8 +58,11 @@ async def bench_big(
 ) -> bool:
     target = np.zeros(BIG_BYTES, np.uint8)
     await reader.fetch(ticket, target)
-    times_s = [await timed_s(lambda: reader.fetch(ticket, target)) for _ in range(NUM_ROUNDS)]
-    return emit(name, BIG_BYTES / statistics.median(times_s) / 1e9, "GB/s", goal=goal)
+    batches_s = []
+    for _ in range(NUM_BATCHES):
+        rounds = [await timed_s(lambda: reader.fetch(ticket, target)) for _ in range(BATCH_ROUNDS)]
+        batches_s.append(min(rounds))
+    return emit(name, BIG_BYTES / statistics.median(batches_s) / 1e9, "GB/s", goal=goal)
 
 
 async def bench_small(

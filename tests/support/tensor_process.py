@@ -21,6 +21,7 @@ from rorqual_runtime.tensors import TensorPlane
 from rorqual_runtime.tensors.segment import remove_dead_segments
 
 REPLY_TIMEOUT_S = 30.0
+CHURN_SIZES = (1, 100, 4096, 70_000, 70_000, 300_000, 300_000, 1_500_000, 4_500_000)
 HOST_ID = "test-host"
 
 
@@ -75,11 +76,12 @@ class TensorProcess:
             (await self.call("publish", size=size, seed=seed, **arguments))["ticket"]
         )
 
-    async def tagged_tickets(
-        self, count: int, seed: int, pause_s: float
+    async def churn(
+        self, count: int, seed: int
     ) -> AsyncIterator[tuple[tensor_pb2.TensorTicket, int]]:
-        """Tickets of a churning arena, each with the byte its payload is full of."""
-        line = await self.call("churn", count=count, seed=seed, pause_s=pause_s)
+        """Tickets of a full arena as they are published, each with the byte its payload is full
+        of. Older ones are freed at random to make room; the last one is held at the end."""
+        line = await self.call("churn", count=count, seed=seed)
         while "ticket" in line:
             yield ticket_from_text(line["ticket"]), line["tag"]
             line = await self._reply()
@@ -124,23 +126,21 @@ def _say(**reply: Any) -> None:
     print(json.dumps(reply), flush=True)
 
 
-async def _churn(plane: TensorPlane, count: int, seed: int, pause_s: float) -> None:
-    """Publish and free in random order, always at a full arena, and tell of every ticket."""
+async def _churn(
+    plane: TensorPlane, published: list[tensor_pb2.TensorTicket], count: int, seed: int
+) -> None:
     dice = random.Random(seed)
-    held: list[tensor_pb2.TensorTicket] = []
     for number in range(count):
-        size = dice.choice((1, 100, 4096, 70_000, 300_000, 1_500_000))
-        tag = number % 251
+        size, tag = dice.choice(CHURN_SIZES), dice.randrange(256)
         while True:
             try:
-                held.append(await plane.publish(np.full(size, tag, np.uint8)))
+                published.append(await plane.publish(np.full(size, tag, np.uint8)))
                 break
             except NoCapacity:
-                plane.release(held.pop(dice.randrange(len(held))))
-        _say(ticket=_text(held[-1]), tag=tag)
-        await asyncio.sleep(pause_s)
-    for ticket in held:
-        plane.release(ticket)
+                plane.release(published.pop(dice.randrange(len(published))))
+        _say(ticket=_text(published[-1]), tag=tag)
+        if number % 4 == 0:
+            await asyncio.sleep(0.0005)  # let readers in
     _say(done=True)
 
 
@@ -159,7 +159,7 @@ async def _serve(
     elif op == "state":
         _say(held=plane.num_held, held_bytes=plane.num_held_bytes, reading=plane.num_reading)
     elif op == "churn":
-        await _churn(plane, **request)
+        await _churn(plane, published, **request)
 
 
 async def _main(name: str, incarnation: int, shm_bytes: int) -> None:

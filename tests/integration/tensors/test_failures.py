@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import signal
 import time
+from concurrent.futures import Future
 
 import grpc
 import grpc.aio
@@ -123,8 +124,6 @@ class ReleasingExecutor:
         self._release = release
 
     def submit(self, copy):
-        from concurrent.futures import Future
-
         done: Future = Future()
         done.set_result(copy())
         self._release()
@@ -132,9 +131,9 @@ class ReleasingExecutor:
 
 
 async def test_shared_memory_released_during_the_copy_is_stale():
-    async with await open_plane("owner", shm_bytes=8 << 20) as owner:
+    async with await open_plane("owner", shm_bytes=16 << 20) as owner:
         for checksum in (False, True):
-            ticket = await owner.publish(np.full(2 << 20, 1, np.uint8), checksum=checksum)
+            ticket = await owner.publish(np.full(5 << 20, 1, np.uint8), checksum=checksum)
             executor = ReleasingExecutor(lambda ticket=ticket: owner.release(ticket))
             attachments = Attachments(WallClock(), executor)
             shm = ticket.endpoints[0].shm

@@ -14,7 +14,7 @@ from rorqual_proto.v1 import tensor_pb2
 from rorqual_runtime.errors import Corrupt, NoCapacity, ServingError, StaleTicket
 from rorqual_runtime.tensors.segment import SHM_DIR
 
-from tests.support.tensor_process import HOST_ID, TensorProcess, content, open_plane
+from tests.support.tensor_process import CHURN_SIZES, HOST_ID, TensorProcess, content, open_plane
 
 TRANSPORTS = pytest.mark.parametrize("host_id", [HOST_ID, "another-host"], ids=["shm", "grpc"])
 SIZES = (0, 1, 1000, (1 << 20) - 1, 1 << 20, 5_000_003)
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def owner_process():
-    async with TensorProcess.started(shm_bytes=8 << 20) as owner:
+    async with TensorProcess.started(shm_bytes=12 << 20) as owner:
         yield owner
 
 
@@ -143,26 +143,30 @@ async def test_a_wrong_checksum_is_corrupt(owner, reader):
 
 
 @TRANSPORTS
-async def test_memory_that_is_reused_all_the_time_never_shows_anothers_bytes(
-    owner, reader, host_id
-):
+async def test_memory_that_is_reused_all_the_time_never_shows_anothers_bytes(owner, reader):
     """The owner frees and refills slots while the reader, always a little late, copies them."""
     dice = random.Random(3)
-    recent: list[tuple[tensor_pb2.TensorTicket, int]] = []
+    into = np.empty(max(CHURN_SIZES), np.uint8)
     outcomes = {"read": 0, "stale": 0}
-    into = np.empty(1_500_000, np.uint8)
-    pause_s = 0.0002 if host_id == HOST_ID else 0.001
-    async for ticket, tag in owner.tagged_tickets(2000, seed=4, pause_s=pause_s):
-        recent = [*recent[-40:], (ticket, tag)]
-        picked, expected = dice.choice(recent[-6:] if dice.random() < 0.7 else recent)
+
+    async def fetch(ticket: tensor_pb2.TensorTicket, tag: int) -> None:
         try:
-            data = await reader.fetch(picked, into[: picked.size_bytes])
+            data = await reader.fetch(ticket, into[: ticket.size_bytes])
         except StaleTicket:
             outcomes["stale"] += 1
         else:
             outcomes["read"] += 1
-            assert data.min() == data.max() == expected
-    assert min(outcomes.values()) > 50, outcomes
+            assert data.min() == data.max() == tag
+
+    recent: list[tuple[tensor_pb2.TensorTicket, int]] = []
+    for burst in range(40):
+        async for ticket, tag in owner.churn(40, seed=burst):
+            recent = [*recent[-40:], (ticket, tag)]
+            await fetch(*dice.choice(recent[-6:] if dice.random() < 0.7 else recent))
+        data = await reader.fetch(ticket, into[: ticket.size_bytes])
+        assert data.min() == data.max() == tag
+    assert min(outcomes.values()) > 20, outcomes
+    await owner.call("reset")
     assert (await owner.call("state"))["held_bytes"] == 0
 
 

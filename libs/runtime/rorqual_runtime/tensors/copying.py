@@ -17,8 +17,9 @@ U8Array = npt.NDArray[np.uint8]
 Buffer = bytes | bytearray | memoryview | npt.NDArray[Any]
 T = TypeVar("T")
 
-INLINE_COPY_BYTES = 1 << 20
-"""Up to this a copy costs less (about 0.1 ms) than a trip to a thread and back."""
+INLINE_COPY_BYTES = 4 << 20
+"""Up to this (a KV page of a small model) a copy takes 0.2 ms on the event loop. A thread and back
+costs 0.1 ms on an idle machine, and on a busy one two waits for a processor, milliseconds each."""
 _HASHED_PIECE_BYTES = 1 << 20  # the hash finds in the cache what the copy left there
 _PLAIN_PIECE_BYTES = 32 << 20  # each piece takes the interpreter lock again: few, large ones
 
