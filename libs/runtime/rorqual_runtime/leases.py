@@ -46,7 +46,7 @@ class LeasedJob:
         self._msg = msg
         self._ack_wait_s = ack_wait_s
         self._renewer: asyncio.Task[None] | None = None
-        self._held_until_s = time.monotonic() + ack_wait_s
+        self._held_until_s = self._next_expiry_s()
         self._message: Message | None = None
         self.is_settled = False
         metadata = msg.metadata
@@ -122,7 +122,11 @@ class LeasedJob:
         """Hold it for another `ack_wait_s`. `async with` does it by itself."""
         with contextlib.suppress(ServingError):
             await self._connection.publish(self._msg.reply, b"+WPI", timeout_s=0.0)
-            self._held_until_s = time.monotonic() + self._ack_wait_s
+            self._held_until_s = self._next_expiry_s()
+
+    def _next_expiry_s(self) -> float:
+        """A little early: the broker's clock for this lease started before ours."""
+        return time.monotonic() + 0.9 * self._ack_wait_s
 
     async def __aenter__(self) -> LeasedJob:
         self._renewer = asyncio.get_running_loop().create_task(self._keep())

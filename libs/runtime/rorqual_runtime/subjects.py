@@ -43,6 +43,11 @@ def recipe_tokens(recipe_id: str) -> str:
     return _subject("recipe", "tokens", recipe_id)
 
 
+def recipe_resend(recipe_id: str) -> str:
+    """Asks one recipe instance for events that did not arrive."""
+    return _subject("recipe", "resend", recipe_id)
+
+
 def gateway_events(gateway_id: str) -> str:
     """Event batches for the clients of one gateway instance."""
     return _subject("gateway", "events", gateway_id)
