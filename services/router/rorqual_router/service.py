@@ -1,8 +1,6 @@
 """Handlers of the router: where work runs."""
 
 import asyncio
-import contextlib
-from collections.abc import Iterator
 
 from opentelemetry import trace
 from rorqual_policy import (
@@ -38,6 +36,7 @@ from rorqual_router.fleet import Fleet
 from rorqual_router.queue_gauge import QueueGauge
 from rorqual_router.settings import RouterSettings
 from rorqual_router.submit import Submitter
+from rorqual_router.underway import UnderWay
 
 PRUNE_INTERVAL_S = 1.0
 
@@ -48,9 +47,7 @@ class RouterService:
     def __init__(self, ctx: ServiceContext, queue: WorkQueue, settings: RouterSettings) -> None:
         self._ctx = ctx
         self._cancelled = CancelledIds(ctx.clock)
-        self._num_active = 0
-        self._idle = asyncio.Event()
-        self._idle.set()
+        self._under_way = UnderWay(self._cancelled)
         self.gauge = QueueGauge(queue.depth, settings.depth_interval_s)
         self.fleet = Fleet(ctx.clock, _view_params(settings), _placement_params(settings))
         self.submitter = Submitter(
@@ -83,12 +80,13 @@ class RouterService:
 
     async def drain(self, timeout_s: float) -> None:
         """Return once no submission is under way; nothing else is held here."""
-        await self._idle.wait()
+        await self._under_way.wait_idle()
 
     async def on_submit(self, request: SubmitRequest, _context: MessageContext) -> SubmitReply:
         submission = submission_from_wire(request)
-        with self._active(), bind_request_id(submission.request_id):
-            queued = await self.submitter.submit(submission)
+        with bind_request_id(submission.request_id):
+            work = self.submitter.submit(submission)
+            queued = await self._under_way.run(submission.request_id, work)
         return submitted_to_wire(queued.bucket, queued.num_cached_tokens)
 
     async def on_place(self, request: PlaceRequest, _context: MessageContext) -> PlaceReply:
@@ -108,18 +106,7 @@ class RouterService:
 
     async def on_cancel(self, request: CancelRequest, _context: MessageContext) -> None:
         if not request.HasField("choice_index"):
-            self._cancelled.add(request.request_id)
-
-    @contextlib.contextmanager
-    def _active(self) -> Iterator[None]:
-        self._num_active += 1
-        self._idle.clear()
-        try:
-            yield
-        finally:
-            self._num_active -= 1
-            if not self._num_active:
-                self._idle.set()
+            self._under_way.cancel(request.request_id)
 
     async def _prune(self) -> None:
         while True:
@@ -128,7 +115,7 @@ class RouterService:
 
     def _fill_load(self, report: LoadReport) -> None:
         counters = self.submitter.counters
-        report.num_active_requests = self._num_active
+        report.num_active_requests = len(self._under_way)
         fill_router_load(
             report,
             submitted_total=counters.submitted,

@@ -187,6 +187,18 @@ async def test_a_cancelled_request_is_not_queued(runtime_settings, bus, fleet, c
     assert await client.jobs() == []
 
 
+async def test_a_cancel_ends_what_is_still_waiting(runtime_settings, bus, client):
+    async with running_router(runtime_settings, fleet_wait_s=10.0):
+        submitting = asyncio.create_task(client.submit(generation("waits"), timeout_s=10.0))
+        await asyncio.sleep(0.3)
+        started = time.monotonic()
+        await bus.publish(subjects.cancel(), router_pb2.CancelRequest(request_id="waits"))
+        with pytest.raises(Cancelled):
+            await submitting
+        assert time.monotonic() - started < 1.0
+    assert await client.jobs() == []
+
+
 async def test_demand_is_reported(runtime_settings, bus, fleet, client):
     await FakeKvmeta(num_blocks=1).serve(bus)
     async with running_router(runtime_settings) as router:

@@ -1,0 +1,53 @@
+"""Submissions under way, so that a cancellation ends their waits and a drain awaits them."""
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
+from rorqual_runtime.cancelled import CancelledIds
+from rorqual_runtime.errors import Cancelled
+
+T = TypeVar("T")
+
+
+class UnderWay:
+    """Tasks by request id; owned by one event loop."""
+
+    def __init__(self, cancelled: CancelledIds) -> None:
+        self._cancelled = cancelled
+        self._tasks: dict[asyncio.Task[Any], str] = {}
+        self._idle = asyncio.Event()
+        self._idle.set()
+
+    def __len__(self) -> int:
+        return len(self._tasks)
+
+    async def run(self, request_id: str, work: Coroutine[Any, Any, T]) -> T:
+        """The result of the work.
+
+        Raises: Cancelled once the request is cancelled, else whatever the work raises.
+        """
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks[task] = request_id
+        self._idle.clear()
+        try:
+            return await task
+        except asyncio.CancelledError:
+            if request_id in self._cancelled:
+                raise Cancelled() from None
+            raise
+        finally:
+            del self._tasks[task]
+            if not self._tasks:
+                self._idle.set()
+
+    def cancel(self, request_id: str) -> None:
+        """Remember the id, and end what is under way for it."""
+        self._cancelled.add(request_id)
+        for task, owner in self._tasks.items():
+            if owner == request_id:
+                task.cancel()
+
+    async def wait_idle(self) -> None:
+        """Return once nothing is under way."""
+        await self._idle.wait()
