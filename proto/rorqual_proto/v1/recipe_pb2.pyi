@@ -101,6 +101,22 @@ class StreamEvents(_message.Message):
     finish_reasons: _containers.RepeatedScalarFieldContainer[str]
     def __init__(self, request_id: _Optional[str] = ..., seq: _Optional[int] = ..., data: _Optional[_Iterable[bytes]] = ..., done: _Optional[bool] = ..., error: _Optional[_Union[ProtocolError, _Mapping]] = ..., usage: _Optional[_Union[Usage, _Mapping]] = ..., finish_reasons: _Optional[_Iterable[str]] = ...) -> None: ...
 
+class ResendEventsRequest(_message.Message):
+    __slots__ = ("request_id", "from_seq")
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    FROM_SEQ_FIELD_NUMBER: _ClassVar[int]
+    request_id: str
+    from_seq: int
+    def __init__(self, request_id: _Optional[str] = ..., from_seq: _Optional[int] = ...) -> None: ...
+
+class ResendEventsReply(_message.Message):
+    __slots__ = ("events", "error")
+    EVENTS_FIELD_NUMBER: _ClassVar[int]
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    events: EventBatch
+    error: _error_pb2.ErrorInfo
+    def __init__(self, events: _Optional[_Union[EventBatch, _Mapping]] = ..., error: _Optional[_Union[_error_pb2.ErrorInfo, _Mapping]] = ...) -> None: ...
+
 class Usage(_message.Message):
     __slots__ = ("prompt_tokens", "cached_tokens", "completion_tokens")
     PROMPT_TOKENS_FIELD_NUMBER: _ClassVar[int]

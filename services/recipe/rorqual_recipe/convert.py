@@ -33,6 +33,8 @@ from rorqual_proto.v1.recipe_pb2 import (
     ModelInfo,
     ProtocolError,
     RenderErrorRequest,
+    ResendEventsReply,
+    ResendEventsRequest,
     StreamEvents,
     Usage,
 )
@@ -64,6 +66,8 @@ __all__ = [
     "ListModelsRequest",
     "ProtocolError",
     "RenderErrorRequest",
+    "ResendEventsReply",
+    "ResendEventsRequest",
     "ResendReply",
     "ResendRequest",
     "TokenBatch",
@@ -224,6 +228,21 @@ def failure_to_wire(
         error=protocol_error_to_wire(rendered, cause),
         usage=_usage_to_wire(usage),
     )
+
+
+def resent_to_wire(streams: Iterable[StreamEvents]) -> ResendEventsReply:
+    """Events again, as they were sent."""
+    return ResendEventsReply(events=EventBatch(streams=streams))
+
+
+def request_cancel(request_id: str, *, reason: str) -> CancelRequest:
+    """Everybody lets go of a request."""
+    return CancelRequest(request_id=request_id, reason=reason)
+
+
+def choice_cancel(request_id: str, choice_index: int, *, reason: str) -> CancelRequest:
+    """One choice of a request ends."""
+    return CancelRequest(request_id=request_id, reason=reason, choice_index=choice_index)
 
 
 def batch_to_wire(streams: Iterable[StreamEvents]) -> EventBatch:

@@ -1,5 +1,6 @@
 """What leaves this service unasked: event batches and cancels."""
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -12,6 +13,9 @@ from rorqual_recipe import convert
 from rorqual_recipe.convert import CancelRequest
 
 log = get_logger(__name__)
+
+Outbox = defaultdict[str, list[Any]]
+"""Events by gateway id."""
 
 
 class EventPublisher:

@@ -1,15 +1,13 @@
 """Handlers of the recipe service: requests in and token batches in, events out."""
 
-import asyncio
 from collections import defaultdict
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from rorqual_runtime import subjects
 from rorqual_runtime.bus import MessageContext
 from rorqual_runtime.cancelled import CancelledIds
-from rorqual_runtime.errors import Cancelled, NoCapacity, ServingError, Unavailable
-from rorqual_runtime.payload import get_payload, put_payload
+from rorqual_runtime.errors import Cancelled, NotFound, ServingError, Unavailable
+from rorqual_runtime.payload import get_payload
 from rorqual_runtime.service import ServiceContext
 from rorqual_runtime.telemetry import get_logger
 
@@ -22,24 +20,23 @@ from rorqual_recipe.convert import (
     ListModelsRequest,
     ProtocolError,
     RenderErrorRequest,
+    ResendEventsReply,
+    ResendEventsRequest,
     TokenBatch,
 )
-from rorqual_recipe.encode import EncodedRequest, encode_request
+from rorqual_recipe.event_log import EndedStreams
+from rorqual_recipe.intake import TICKET_LEASE_S, Intake, tickets_of
 from rorqual_recipe.model import ServedModel
-from rorqual_recipe.output.choice import ChoiceText
-from rorqual_recipe.output.sequence import DeltaOrder, TooManyEarly
+from rorqual_recipe.output.sequence import TooManyEarly
 from rorqual_recipe.problems import RequestRefused
-from rorqual_recipe.protocols.base import AnswerFacts, ProtocolAdapter
-from rorqual_recipe.publishing import EventPublisher
+from rorqual_recipe.publishing import EventPublisher, Outbox
 from rorqual_recipe.recovery import Recovery
 from rorqual_recipe.settings import RecipeSettings
-from rorqual_recipe.streams import Choice, RequestStream, StreamTable
+from rorqual_recipe.streams import RequestStream, StreamTable
 
 log = get_logger(__name__)
 
 SWEEP_INTERVAL_S = 0.5
-TICKET_LEASE_S = 30.0
-DEADLINE_GRACE_S = 5.0
 
 
 class RecipeService:
@@ -47,14 +44,15 @@ class RecipeService:
 
     def __init__(self, ctx: ServiceContext, settings: RecipeSettings, model: ServedModel) -> None:
         self._ctx = ctx
-        self._settings = settings
         self._model = model
+        self._intake = Intake(ctx, settings, model)
         self._streams = StreamTable()
+        self._ended = EndedStreams(
+            ttl_s=settings.ended_stream_s, max_streams=settings.max_ended_streams
+        )
         self._cancelled = CancelledIds()
         self._publisher = EventPublisher(ctx.bus)
-        self._recovery = Recovery(ctx, settings, self._streams, self._on_recovered, self.fail)
-        self._executor = ThreadPoolExecutor(settings.encode_threads, "encode")
-        self._num_waiting_encodes = 0
+        self._recovery = Recovery(ctx, settings, self._streams, self._on_recovered, self._fail)
 
     @property
     def num_active(self) -> int:
@@ -62,29 +60,35 @@ class RecipeService:
         return len(self._streams)
 
     async def start(self) -> None:
-        """Subscribe and serve."""
-        bus = self._ctx.bus
+        """Subscribe and serve; encode last, so that all else is there for its streams."""
+        bus, own_id = self._ctx.bus, self._ctx.instance_id
         await bus.subscribe(subjects.cancel(), CancelRequest, self.on_cancel)
-        await bus.subscribe(
-            subjects.recipe_tokens(self._ctx.instance_id), TokenBatch, self.on_tokens
-        )
-        await bus.serve(
-            subjects.recipe_models(),
-            ListModelsRequest,
-            ListModelsReply,
-            self.on_models,
-            name="models",
-        )
-        await bus.serve(
-            subjects.recipe_render_error(),
-            RenderErrorRequest,
-            ProtocolError,
-            self.on_render_error,
-            name="render_error",
-        )
-        await bus.serve(
-            subjects.recipe_encode(), EncodeRequest, EncodeReply, self.on_encode, name="encode"
-        )
+        await bus.subscribe(subjects.recipe_tokens(own_id), TokenBatch, self.on_tokens)
+        for subject, request, reply, handler, name in (
+            (
+                subjects.recipe_resend(own_id),
+                ResendEventsRequest,
+                ResendEventsReply,
+                self.on_resend,
+                "resend",
+            ),
+            (
+                subjects.recipe_models(),
+                ListModelsRequest,
+                ListModelsReply,
+                self.on_models,
+                "models",
+            ),
+            (
+                subjects.recipe_render_error(),
+                RenderErrorRequest,
+                ProtocolError,
+                self.on_render_error,
+                "render_error",
+            ),
+            (subjects.recipe_encode(), EncodeRequest, EncodeReply, self.on_encode, "encode"),
+        ):
+            await bus.serve(subject, request, reply, handler, name=name)
         self._ctx.report_load(self._fill_report)
         self._ctx.track(self._sweep_for_ever())
 
@@ -98,22 +102,30 @@ class RecipeService:
         adapter = convert.adapter_from_wire(request.protocol)
         try:
             body = await get_payload(self._ctx.tensors, request.body)
-            encoded = await self._encode(body, adapter)
-            prompts = await self._publish_prompts(encoded)
+            encoded = await self._intake.encode(body, adapter)
+            prompts = await self._intake.publish_prompts(encoded)
         except RequestRefused as refusal:
             return convert.error_to_reply(adapter.render_refusal(refusal.problems))
         except ServingError as err:
             return convert.error_to_reply(adapter.render_error(err), err)
-        tickets = [prompt.ticket for prompt in prompts if prompt.HasField("ticket")]
+        tickets = tickets_of(prompts)
         if request.request_id in self._cancelled:
-            self._release(tickets)
+            self._intake.release(tickets)
             return convert.error_to_reply(adapter.render_error(Cancelled()), Cancelled())
-        self._streams.add(self._make_stream(request, encoded, adapter, tickets))
+        stream = self._intake.make_stream(
+            encoded,
+            adapter,
+            request_id=request.request_id,
+            gateway_id=request.gateway_id,
+            deadline_unix_s=request.deadline_unix_s,
+            tickets=tickets,
+        )
+        self._streams.add(stream)
         return convert.encoded_to_wire(request, encoded, prompts, self._ctx.instance_id)
 
     async def on_tokens(self, batch: TokenBatch, context: MessageContext) -> None:
         """Tokens of many streams; one event batch a gateway."""
-        outbox: dict[str, list[Any]] = defaultdict(list)
+        outbox: Outbox = defaultdict(list)
         for delta in batch.deltas:
             stream = self._streams.get(delta.request_id)
             if stream is not None:
@@ -136,93 +148,22 @@ class RecipeService:
         self._forget(request.request_id)
         return convert.protocol_error_to_wire(adapter.render_error(error), error)
 
+    async def on_resend(
+        self, request: ResendEventsRequest, context: MessageContext
+    ) -> ResendEventsReply:
+        """Events again, from a number on; none when nothing new is there. Raises: NotFound."""
+        stream = self._streams.get(request.request_id)
+        kept = stream.log if stream is not None else self._ended.get(request.request_id)
+        events = kept.since(request.from_seq) if kept is not None else None
+        if events is None:
+            raise NotFound("the events of this request are gone")
+        return convert.resent_to_wire(events)
+
     async def on_models(
         self, request: ListModelsRequest, context: MessageContext
     ) -> ListModelsReply:
         """What is served."""
         return convert.models_to_wire([self._model])
-
-    def fail(self, stream: RequestStream, error: ServingError) -> None:
-        """End a request with an error and let every service forget it."""
-        outbox: dict[str, list[Any]] = defaultdict(list)
-        self._fail_into(stream, error, outbox)
-        self._ctx.track(self._publisher.send(outbox))
-
-    async def _encode(self, body: bytes, adapter: ProtocolAdapter) -> EncodedRequest:
-        def work() -> EncodedRequest:
-            return encode_request(
-                body,
-                adapter,
-                self._model,
-                default_max_tokens=self._settings.default_max_tokens,
-                max_choices=self._settings.max_choices,
-            )
-
-        if len(body) <= self._settings.inline_encode_bytes:
-            return work()
-        if self._num_waiting_encodes >= self._settings.max_waiting_encodes:
-            raise NoCapacity("too many long prompts are waiting to be encoded")
-        self._num_waiting_encodes += 1
-        try:
-            return await asyncio.get_running_loop().run_in_executor(self._executor, work)
-        finally:
-            self._num_waiting_encodes -= 1
-
-    async def _publish_prompts(self, encoded: EncodedRequest) -> list[Any]:
-        """A payload a choice: whoever reads a ticket may release it."""
-        prompts: list[Any] = []
-        try:
-            for _ in range(encoded.parsed.num_choices):
-                prompts.append(
-                    await put_payload(self._ctx.tensors, encoded.prompt, lease_s=TICKET_LEASE_S)
-                )
-        except BaseException:
-            self._release([prompt.ticket for prompt in prompts if prompt.HasField("ticket")])
-            raise
-        return prompts
-
-    def _make_stream(
-        self,
-        request: EncodeRequest,
-        encoded: EncodedRequest,
-        adapter: ProtocolAdapter,
-        tickets: list[Any],
-    ) -> RequestStream:
-        parsed, clock, model = encoded.parsed, self._ctx.clock, self._model
-        facts = AnswerFacts(
-            request_id=request.request_id,
-            model=model.model_id,
-            created_unix_s=int(clock.now_unix_s()),
-            system_fingerprint=f"fp_{model.fingerprint[:12]}" if model.fingerprint else None,
-            num_choices=parsed.num_choices,
-            include_usage=parsed.include_usage,
-            logprobs=parsed.sampling.logprobs,
-            vocabulary=model.vocabulary,
-        )
-        choices = [
-            Choice(
-                ChoiceText(model.vocabulary, parsed.stop, logprobs=parsed.sampling.logprobs),
-                DeltaOrder(self._settings.max_early_deltas),
-                last_news_s=clock.monotonic_s(),
-            )
-            for _ in range(parsed.num_choices)
-        ]
-        return RequestStream(
-            request_id=request.request_id,
-            gateway_id=request.gateway_id,
-            adapter=adapter,
-            writer=adapter.make_writer(facts, stream=parsed.stream),
-            choices=choices,
-            num_prompt_tokens=encoded.num_prompt_tokens,
-            expires_s=clock.monotonic_s() + self._lifetime_s(request.deadline_unix_s),
-            prompt_tickets=tickets,
-        )
-
-    def _lifetime_s(self, deadline_unix_s: float) -> float:
-        if not deadline_unix_s:
-            return self._settings.stream_ttl_s
-        left_s = deadline_unix_s - self._ctx.clock.now_unix_s()
-        return min(self._settings.stream_ttl_s, max(left_s, 0.0) + DEADLINE_GRACE_S)
 
     def _absorb(
         self,
@@ -230,11 +171,10 @@ class RecipeService:
         wire_delta: Any,
         decode_id: str,
         incarnation: int,
-        outbox: dict[str, list[Any]],
+        outbox: Outbox,
     ) -> None:
-        if wire_delta.choice_index >= len(stream.choices):
-            return
-        if stream.choices[wire_delta.choice_index].is_finished:
+        index = wire_delta.choice_index
+        if index >= len(stream.choices) or stream.choices[index].is_finished:
             return
         try:
             delta = convert.delta_from_wire(wire_delta)
@@ -245,56 +185,59 @@ class RecipeService:
         except ServingError as err:
             self._fail_into(stream, err, outbox)
             return
-        if absorbed.events is not None:
-            outbox[stream.gateway_id].append(convert.events_to_wire(absorbed.events))
+        for events in absorbed.events:
+            wire = convert.events_to_wire(events)
+            stream.log.append(events.seq, events.num_bytes, wire)
+            outbox[stream.gateway_id].append(wire)
         if absorbed.has_gap:
-            self._recovery.fetch_missed(stream, delta.choice_index)
+            self._recovery.fetch_missed(stream, index)
         if absorbed.hit_stop:
-            self._cancel_generation(stream, delta.choice_index)
+            self._broadcast_cancel(
+                convert.choice_cancel(stream.request_id, index, reason="stop_sequence")
+            )
         if stream.is_finished:
-            self._forget(stream.request_id)
+            self._end(stream)
 
     async def _on_recovered(self, stream: RequestStream, wire_delta: Any) -> None:
-        outbox: dict[str, list[Any]] = defaultdict(list)
+        outbox: Outbox = defaultdict(list)
         order = stream.choices[wire_delta.choice_index].order
         self._absorb(stream, wire_delta, order.decode_id, order.incarnation, outbox)
         await self._publisher.send(outbox)
 
-    def _fail_into(
-        self, stream: RequestStream, error: ServingError, outbox: dict[str, list[Any]]
-    ) -> None:
-        log.warning(
-            "generation failed: %s",
-            error.message,
-            extra={"request_id": stream.request_id, "code": error.code.name},
-        )
-        self._forget(stream.request_id)
-        rendered = stream.adapter.render_error(error)
-        wire = convert.failure_to_wire(
-            stream.request_id, stream.take_event_seq(), rendered, error, stream.usage
-        )
-        outbox[stream.gateway_id].append(wire)
-        self._broadcast_cancel(CancelRequest(request_id=stream.request_id, reason="error"))
+    def _fail(self, stream: RequestStream, error: ServingError) -> None:
+        outbox: Outbox = defaultdict(list)
+        self._fail_into(stream, error, outbox)
+        self._ctx.track(self._publisher.send(outbox))
 
-    def _cancel_generation(self, stream: RequestStream, choice_index: int) -> None:
-        self._broadcast_cancel(
-            CancelRequest(
-                request_id=stream.request_id, reason="stop_sequence", choice_index=choice_index
-            )
-        )
+    def _fail_into(self, stream: RequestStream, error: ServingError, outbox: Outbox) -> None:
+        """End a request with an error and have every service let go of it."""
+        facts = {"request_id": stream.request_id, "code": error.code.name}
+        log.warning("generation failed: %s", error.message, extra=facts)
+        rendered = stream.adapter.render_error(error)
+        seq = stream.take_event_seq()
+        wire = convert.failure_to_wire(stream.request_id, seq, rendered, error, stream.usage)
+        stream.log.append(seq, len(rendered.body_json), wire)
+        outbox[stream.gateway_id].append(wire)
+        self._end(stream)
+        self._broadcast_cancel(convert.request_cancel(stream.request_id, reason="error"))
 
     def _broadcast_cancel(self, request: CancelRequest) -> None:
         self._ctx.track(self._publisher.send_cancel(request))
 
+    def _end(self, stream: RequestStream) -> None:
+        """A stream is over; its events are kept for a while."""
+        self._drop(stream.request_id)
+        self._ended.add(stream.request_id, stream.log, self._ctx.clock.monotonic_s())
+
     def _forget(self, request_id: str) -> None:
+        """Nobody wants this request any more."""
+        self._drop(request_id)
+        self._ended.remove(request_id)
+
+    def _drop(self, request_id: str) -> None:
         stream = self._streams.remove(request_id)
         if stream is not None:
-            self._release(stream.prompt_tickets)
-
-    def _release(self, tickets: list[Any]) -> None:
-        for ticket in tickets:
-            self._ctx.tensors.release(ticket)
-        tickets.clear()
+            self._intake.release(stream.prompt_tickets)
 
     def _fill_report(self, report: Any) -> None:
         report.num_active_requests = self.num_active
@@ -307,6 +250,7 @@ class RecipeService:
             for stream in self._streams.expired(now_s):
                 log.info("stream expired", extra={"request_id": stream.request_id})
                 self._forget(stream.request_id)
+            self._ended.forget_expired(now_s)
             self._recovery.probe_stalled(now_s)
             if now_s >= next_renewal_s:
                 next_renewal_s = now_s + TICKET_LEASE_S / 3

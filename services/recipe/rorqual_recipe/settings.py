@@ -39,6 +39,13 @@ class RecipeSettings(BaseSettings):
     )
     resend_timeout_s: float = Field(2.0, gt=0, description="one attempt to fetch missed tokens")
     resend_attempts: int = Field(3, ge=1, description="attempts before the stream fails")
+    max_event_log_bytes: int = Field(
+        256 << 10, gt=0, description="events kept per stream for a gateway that missed some"
+    )
+    ended_stream_s: float = Field(
+        30.0, ge=0, description="time for which an ended stream's events are kept"
+    )
+    max_ended_streams: int = Field(1024, ge=0, description="ended streams kept at once")
     max_early_deltas: int = Field(
         64, ge=1, description="deltas kept per choice while a gap before them is filled"
     )

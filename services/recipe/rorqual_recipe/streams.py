@@ -4,9 +4,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from rorqual_recipe.output.choice import ChoiceText, Piece, TokenLogprob
+from rorqual_recipe.event_log import EventLog
+from rorqual_recipe.output.choice import ChoiceText, TokenLogprob
 from rorqual_recipe.output.sequence import Arrival, DeltaOrder
 from rorqual_recipe.protocols.base import EventWriter, ProtocolAdapter, TokenUsage
+
+MAX_PIECE_TOKENS = 128
+MAX_MESSAGE_BYTES = 256 << 10
 
 
 @dataclass(slots=True)
@@ -50,12 +54,16 @@ class Events:
     def is_last(self) -> bool:
         return self.usage is not None
 
+    @property
+    def num_bytes(self) -> int:
+        return sum(map(len, self.data))
+
 
 @dataclass(slots=True)
 class Absorbed:
     """Outcome of a delta. has_gap: tokens before it are missing. hit_stop: it completed one."""
 
-    events: Events | None = None
+    events: list[Events] = field(default_factory=list)
     has_gap: bool = False
     hit_stop: bool = False
 
@@ -73,6 +81,7 @@ class RequestStream:
         choices: Sequence[Choice],
         num_prompt_tokens: int,
         expires_s: float,
+        log: EventLog,
         prompt_tickets: list[Any],
     ) -> None:
         self.request_id = request_id
@@ -80,6 +89,7 @@ class RequestStream:
         self.adapter = adapter
         self.choices = choices
         self.expires_s = expires_s
+        self.log = log
         self.prompt_tickets = prompt_tickets
         self._writer = writer
         self._num_prompt_tokens = num_prompt_tokens
@@ -136,36 +146,50 @@ class RequestStream:
         skip = choice.order.next_seq - delta.seq
         choice.order.next_seq = delta.seq + len(delta.token_ids)
         self._num_cached_tokens = max(self._num_cached_tokens, delta.num_cached_tokens)
-        token_ids = delta.token_ids[skip:] if skip else delta.token_ids
-        piece = choice.text.feed(token_ids, delta.logprobs[skip:])
+        data: list[bytes] = []
+        for start in range(skip, len(delta.token_ids), MAX_PIECE_TOKENS):
+            end = start + MAX_PIECE_TOKENS
+            piece = choice.text.feed(delta.token_ids[start:end], delta.logprobs[start:end])
+            data += self._writer.piece(delta.choice_index, piece)
         if delta.finish_reason and not choice.is_finished:
-            piece = _joined(piece, choice.text.finish(delta.finish_reason))
+            last = choice.text.finish(delta.finish_reason)
+            data += self._writer.piece(delta.choice_index, last)
         if choice.is_finished:
             choice.order.early.clear()
-        return self._writer.piece(delta.choice_index, piece)
+        return data
 
-    def _events(self, data: list[bytes]) -> Events | None:
-        """A message for the gateway; an empty first one tells it that generation has begun."""
-        if self.is_finished:
+    def _events(self, data: list[bytes]) -> list[Events]:
+        """Messages for the gateway; an empty first one tells it that generation has begun."""
+        is_last = self.is_finished
+        if is_last:
             data = data + self._writer.finish(self.usage)
-            reasons = [choice.text.finish_reason or "" for choice in self.choices]
-            return Events(self.request_id, self.take_event_seq(), data, self.usage, reasons)
-        if not data and self._has_started:
-            return None
+        if not (data or is_last) and self._has_started:
+            return []
         self._has_started = True
-        return Events(self.request_id, self.take_event_seq(), data)
+        events = [
+            Events(self.request_id, self.take_event_seq(), part) for part in _in_messages(data)
+        ]
+        if is_last:
+            events[-1].usage = self.usage
+            events[-1].finish_reasons = [choice.text.finish_reason or "" for choice in self.choices]
+        return events
+
+
+def _in_messages(data: list[bytes]) -> list[list[bytes]]:
+    """Data in portions that fit into a message of the bus; at least one portion."""
+    portions: list[list[bytes]] = [[]]
+    num_bytes = 0
+    for item in data:
+        if portions[-1] and num_bytes + len(item) > MAX_MESSAGE_BYTES:
+            portions.append([])
+            num_bytes = 0
+        portions[-1].append(item)
+        num_bytes += len(item)
+    return portions
 
 
 def _classify(order: DeltaOrder[Delta], delta: Delta) -> Arrival:
     return order.classify(delta.seq, len(delta.token_ids), is_final=delta.finish_reason is not None)
-
-
-def _joined(first: Piece, second: Piece) -> Piece:
-    return Piece(
-        first.text + second.text,
-        first.logprobs + second.logprobs,
-        second.finish_reason or first.finish_reason,
-    )
 
 
 class StreamTable:

@@ -6,6 +6,7 @@ import json
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from rorqual_recipe.event_log import EndedStreams, EventLog
 from rorqual_recipe.model import ServedModel
 from rorqual_recipe.output.choice import ChoiceText
 from rorqual_recipe.output.sequence import DeltaOrder
@@ -40,6 +41,7 @@ def make_stream(
         ],
         num_prompt_tokens=3,
         expires_s=1e9,
+        log=EventLog(1 << 20),
         prompt_tickets=[],
     )
 
@@ -48,8 +50,7 @@ def play(stream: RequestStream, deltas: list[Delta]) -> list[bytes]:
     data: list[bytes] = []
     seqs = []
     for delta in deltas:
-        events = stream.absorb(delta, "decode-1", 1, 0.0).events
-        if events is not None:
+        for events in stream.absorb(delta, "decode-1", 1, 0.0).events:
             seqs.append(events.seq)
             data += events.data
     assert seqs == list(range(len(seqs)))
@@ -79,7 +80,7 @@ def test_streaming_equals_not_streaming_in_any_order_with_repeats(
     arriving = draw.draw(st.permutations(deltas + draw.draw(st.lists(st.sampled_from(deltas)))))
     chunks = play(make_stream(model, stream=True, stops=tuple(stops)), arriving)
     whole = make_stream(model, stream=False, stops=tuple(stops))
-    body = json.loads(play(whole, deltas)[-1])
+    body = json.loads(b"".join(play(whole, deltas)))
     assert text_of(chunks) == body["choices"][0]["message"]["content"]
     finishes = [c["finish_reason"] for k in chunks for c in json.loads(k)["choices"]]
     assert [reason for reason in finishes if reason] == [body["choices"][0]["finish_reason"]]
@@ -114,16 +115,16 @@ def test_a_gap_is_reported_until_it_is_filled(model: ServedModel) -> None:
 def test_a_former_incarnation_is_not_listened_to(model: ServedModel) -> None:
     stream = make_stream(model, stream=True)
     stream.absorb(Delta(0, 0, [10]), "d", 2, 0.0)
-    assert stream.absorb(Delta(0, 1, [99]), "d", 1, 0.0).events is None
+    assert stream.absorb(Delta(0, 1, [99]), "d", 1, 0.0).events == []
     stream.absorb(Delta(0, 1, [11]), "d", 2, 0.0)
     assert stream.usage.completion_tokens == 2
 
 
 def test_the_first_news_of_a_collected_answer_is_an_empty_event(model: ServedModel) -> None:
     stream = make_stream(model, stream=False)
-    first = stream.absorb(Delta(0, 0, [10]), "d", 1, 0.0).events
-    assert first is not None and first.data == [] and not first.is_last
-    assert stream.absorb(Delta(0, 1, [11]), "d", 1, 0.0).events is None
+    (first,) = stream.absorb(Delta(0, 0, [10]), "d", 1, 0.0).events
+    assert first.data == [] and not first.is_last
+    assert stream.absorb(Delta(0, 1, [11]), "d", 1, 0.0).events == []
 
 
 def test_one_choice_may_stop_while_the_other_goes_on(model: ServedModel, model_dir) -> None:
@@ -136,4 +137,35 @@ def test_one_choice_may_stop_while_the_other_goes_on(model: ServedModel, model_d
     assert hit.hit_stop and not stream.is_finished
     other = stream.absorb(Delta(1, 0, ids[:2], finish_reason="length"), "d", 1, 0.0)
     assert not other.hit_stop and stream.is_finished
-    assert other.events.finish_reasons == ["stop", "length"]
+    assert other.events[-1].finish_reasons == ["stop", "length"]
+
+
+def test_a_huge_answer_travels_in_messages_that_fit_the_bus(model: ServedModel) -> None:
+    tokens = [300 + i % 200 for i in range(200_000)]
+    whole = make_stream(model, stream=False)
+    events = whole.absorb(Delta(0, 0, tokens, finish_reason="length"), "d", 1, 0.0).events
+    assert len(events) > 1
+    assert all(event.num_bytes < 500_000 for event in events)
+    assert [event.is_last for event in events] == [False] * (len(events) - 1) + [True]
+    body = json.loads(b"".join(part for event in events for part in event.data))
+    assert body["usage"]["completion_tokens"] == len(tokens)
+    streamed = make_stream(model, stream=True)
+    chunks = play(streamed, [Delta(0, 0, tokens, finish_reason="length")])
+    assert max(map(len, chunks)) < 100_000
+    assert text_of(chunks) == body["choices"][0]["message"]["content"]
+
+
+def test_events_are_kept_in_bounds_and_forgotten_in_time() -> None:
+    log = EventLog(max_bytes=100)
+    for seq in range(5):
+        log.append(seq, 40, f"event {seq}")
+    assert log.since(3) == ["event 3", "event 4"]
+    assert log.since(5) == []
+    assert log.since(1) is None
+    ended = EndedStreams(ttl_s=30, max_streams=2)
+    for number in range(3):
+        ended.add(f"r{number}", log, float(number))
+    assert ended.get("r0") is None
+    assert ended.get("r2") is log
+    ended.forget_expired(31.5)
+    assert (len(ended), ended.get("r2")) == (1, log)

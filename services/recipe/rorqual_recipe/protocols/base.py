@@ -11,6 +11,8 @@ from rorqual_recipe.output.choice import Piece
 from rorqual_recipe.problems import Problem
 from rorqual_recipe.tokens.vocabulary import Vocabulary
 
+MAX_BODY_PART_BYTES = 128 << 10
+
 
 @dataclass(frozen=True, slots=True)
 class ParseLimits:
@@ -53,7 +55,11 @@ class RenderedError:
 
 
 class EventWriter(Protocol):
-    """Writes one answer; every item returned is one SSE data field, or the one JSON body."""
+    """Writes one answer.
+
+    Streaming, every item returned is one SSE data field; else the items are consecutive parts of
+    the one JSON body. No item is much larger than MAX_BODY_PART_BYTES.
+    """
 
     def piece(self, choice_index: int, piece: Piece) -> list[bytes]:
         """Events for what was added to a choice."""

@@ -8,7 +8,7 @@ from json.encoder import encode_basestring  # type: ignore[attr-defined]
 from typing import Any
 
 from rorqual_recipe.output.choice import Piece, TokenLogprob
-from rorqual_recipe.protocols.base import AnswerFacts, TokenUsage
+from rorqual_recipe.protocols.base import MAX_BODY_PART_BYTES, AnswerFacts, TokenUsage
 from rorqual_recipe.tokens.vocabulary import Vocabulary
 
 
@@ -93,7 +93,9 @@ class ChatBody:
             "choices": [self._choice(index) for index in range(facts.num_choices)],
             "usage": usage_object(usage),
         }
-        return [_json(body).encode()]
+        encoded = _json(body).encode()
+        starts = range(0, len(encoded), MAX_BODY_PART_BYTES)
+        return [encoded[start : start + MAX_BODY_PART_BYTES] for start in starts]
 
     def _choice(self, index: int) -> dict[str, Any]:
         shown = logprobs_object(self._logprobs[index], self._facts.vocabulary)
