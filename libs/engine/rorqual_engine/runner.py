@@ -50,6 +50,9 @@ class _Running:
         )
 
 
+_Waiting = tuple[int, Sequence[int], GenerationParams, GrammarState | None]
+
+
 class BareEngine:
     """Continuous batching over one model and one cache; not thread safe."""
 
@@ -93,8 +96,7 @@ class BareEngine:
                 sequence.lease.release()
         return outputs
 
-    def _admit(self, waiting: deque[tuple[int, Sequence[int], GenerationParams,
-                                          GrammarState | None]], running: list[_Running]) -> None:  # fmt: skip
+    def _admit(self, waiting: deque[_Waiting], running: list[_Running]) -> None:
         """Moves prompts to running while their whole length fits the cache."""
         while waiting and len(running) < self.max_running:
             index, prompt, params, grammar = waiting[0]

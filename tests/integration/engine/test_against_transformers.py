@@ -120,7 +120,7 @@ def _errors(
     exact: transformers.LlamaForCausalLM,
     prompt: list[int],
 ) -> tuple[float, float]:
-    """Spread of our and transformers' bf16 logits around fp32; a shift of all counts for nothing."""
+    """Spread of our and transformers' bf16 logits around fp32; a common shift is no error."""
     batch = torch.tensor([prompt])
     truth = exact(batch).logits[0, -1]
     theirs = reference(batch).logits[0, -1].float()

