@@ -13,6 +13,8 @@ from rorqual_proto.v1.recipe_pb2 import (
     ListModelsRequest,
     ProtocolError,
     RenderErrorRequest,
+    ResendEventsReply,
+    ResendEventsRequest,
     StreamEvents,
 )
 from rorqual_proto.v1.router_pb2 import CancelRequest, SubmitReply, SubmitRequest
@@ -30,6 +32,7 @@ __all__ = [
     "ListModelsRequest",
     "LoadReport",
     "ProtocolError",
+    "ResendEventsReply",
     "SubmitReply",
 ]
 
@@ -39,6 +42,7 @@ class EncodedRequest:
     """What recipe made of a body. submit: ready to be sent to router as it is."""
 
     model: str
+    recipe_id: str
     num_choices: int
     num_prompt_tokens: int
     max_new_tokens: int
@@ -78,6 +82,7 @@ def encoded_from_wire(reply: EncodeReply) -> EncodedRequest:
     first = encoded.generations[0]
     return EncodedRequest(
         model=first.model,
+        recipe_id=first.reply.recipe_id,
         num_choices=len(encoded.generations),
         num_prompt_tokens=first.num_prompt_tokens,
         max_new_tokens=first.sampling.max_new_tokens,
@@ -98,6 +103,16 @@ def render_error_request(request_id: str, error: ServingError) -> RenderErrorReq
     return RenderErrorRequest(
         request_id=request_id, protocol=PROTOCOL_CHAT_COMPLETIONS, error=error_to_wire(error)
     )
+
+
+def resend_request(request_id: str, from_seq: int) -> ResendEventsRequest:
+    """Asks for events from a number on."""
+    return ResendEventsRequest(request_id=request_id, from_seq=from_seq)
+
+
+def resent_from_wire(reply: ResendEventsReply) -> list[Event]:
+    """The events again."""
+    return [event for _, event in events_from_wire(reply.events)]
 
 
 def events_from_wire(batch: EventBatch) -> Iterator[tuple[str, Event]]:

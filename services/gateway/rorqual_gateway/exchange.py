@@ -9,13 +9,7 @@ from opentelemetry import trace
 from opentelemetry.trace import Span, SpanKind, Status, StatusCode
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 from rorqual_runtime.context import inherit_deadline
-from rorqual_runtime.errors import (
-    DeadlineExceeded,
-    Internal,
-    QueueTimeout,
-    ServingError,
-    Unavailable,
-)
+from rorqual_runtime.errors import DeadlineExceeded, Internal, ServingError
 from rorqual_runtime.telemetry import bind_request_id, get_logger
 from starlette.datastructures import Headers
 from starlette.responses import Response
@@ -24,6 +18,7 @@ from starlette.types import Receive, Scope, Send
 from rorqual_gateway import http_io
 from rorqual_gateway.convert import EncodedRequest
 from rorqual_gateway.errors import HttpError, RequestFailed, render_error
+from rorqual_gateway.feed import EventFeed
 from rorqual_gateway.http_io import ClientGone
 from rorqual_gateway.metrics import RequestMetrics
 from rorqual_gateway.request_ids import RequestIds, name_request
@@ -167,10 +162,12 @@ class ChatExchange:
             except ServingError as err:
                 rendered = await self._gateway.render_error(self._ids.request_id, err)
                 raise RequestFailed(rendered) from err
+            feed = EventFeed(self._gateway, sink, self._ids.request_id, encoded.recipe_id)
             if encoded.stream:
-                await self._stream(sink, meters)
+                await self._stream(feed, meters)
             else:
-                await self._collect(sink, meters)
+                sink.max_bytes = self._settings.max_answer_bytes
+                await self._collect(feed, meters)
 
     def _note_encoded(self, encoded: EncodedRequest) -> None:
         self._model = encoded.model
@@ -182,13 +179,14 @@ class ChatExchange:
         span.set_attribute("gen_ai.request.choice.count", encoded.num_choices)
         span.set_attribute("gen_ai.response.id", f"chatcmpl-{self._ids.request_id}")
 
-    async def _stream(self, sink: EventSink, meters: RequestMetrics) -> None:
+    async def _stream(self, feed: EventFeed, meters: RequestMetrics) -> None:
         while True:
-            events = await self._next_events(sink, meters)
+            events = await feed.next()
             if not events:
                 await self._start_stream()
                 await http_io.send_chunk(self._send, KEEPALIVE, more=True)
                 continue
+            self._note_arrival(meters)
             last = events[-1]
             if last.error is not None and not self._has_responded:
                 raise self._failed(last)
@@ -204,42 +202,27 @@ class ChatExchange:
             if chunk:
                 await http_io.send_chunk(self._send, chunk, more=True)
 
-    async def _collect(self, sink: EventSink, meters: RequestMetrics) -> None:
+    async def _collect(self, feed: EventFeed, meters: RequestMetrics) -> None:
+        parts: list[bytes] = []
         while True:
-            events = await self._next_events(sink, meters)
-            last = events[-1] if events else None
-            if last is None or not last.done:
+            events = await feed.next()
+            if not events:
+                continue
+            self._note_arrival(meters)
+            parts += [part for event in events for part in event.data]
+            last = events[-1]
+            if not last.done:
                 continue
             if last.error is not None:
                 raise self._failed(last)
             self._finish(last, meters)
             self._has_responded = True
             self._gateway.metrics.count_response(200)
-            await http_io.send_whole(self._send, 200, last.data[-1], self._answer_headers())
+            await http_io.send_whole(self._send, 200, b"".join(parts), self._answer_headers())
             return
 
-    async def _next_events(self, sink: EventSink, meters: RequestMetrics) -> list[Event]:
-        """Events in order; [] when it is time for a keep-alive.
-
-        Raises: QueueTimeout, Unavailable when nothing will come any more.
-        """
-        wait_s = self._settings.gap_wait_s if sink.has_gap else self._settings.keepalive_s
-        had_gap = sink.has_gap
-        events = await sink.take(wait_s)
+    def _note_arrival(self, meters: RequestMetrics) -> None:
         now_s = self._gateway.clock.monotonic_s()
-        if events:
-            self._note_arrival(now_s, meters)
-            return events
-        if had_gap and sink.has_gap:
-            raise Unavailable("a part of the answer was lost on the way")
-        if self._last_event_s is None:
-            if now_s - self._started_s > self._settings.queue_timeout_s:
-                raise QueueTimeout()
-        elif now_s - self._last_event_s > self._settings.max_token_gap_s:
-            raise Unavailable("the generation has gone silent")
-        return events
-
-    def _note_arrival(self, now_s: float, meters: RequestMetrics) -> None:
         if self._last_event_s is None:
             ttft_s = now_s - self._started_s
             meters.first_token(ttft_s)

@@ -22,6 +22,7 @@ from rorqual_gateway.convert import (
     LoadReport,
     Model,
     ProtocolError,
+    ResendEventsReply,
     SubmitReply,
 )
 from rorqual_gateway.errors import HttpError, render_error
@@ -29,12 +30,13 @@ from rorqual_gateway.keys import KeyRing, parse_api_keys
 from rorqual_gateway.metrics import GatewayMetrics
 from rorqual_gateway.readiness import FleetView
 from rorqual_gateway.settings import GatewaySettings
-from rorqual_gateway.sinks import EventSink, SinkTable
+from rorqual_gateway.sinks import Event, EventSink, SinkTable
 
 log = get_logger(__name__)
 
 RENDER_TIMEOUT_S = 1.0
 MODELS_TIMEOUT_S = 2.0
+RESEND_TIMEOUT_S = 1.0
 
 
 class GatewayService:
@@ -110,6 +112,17 @@ class GatewayService:
             timeout_s=self.settings.submit_timeout_s,
             absent_timeout_s=self.settings.absent_timeout_s,
         )
+
+    async def resend(self, recipe_id: str, request_id: str, from_seq: int) -> list[Event]:
+        """Events that recipe has sent already, from a number on. Raises: ServingError."""
+        reply = await self._ctx.bus.request(
+            subjects.recipe_resend(recipe_id),
+            convert.resend_request(request_id, from_seq),
+            ResendEventsReply,
+            timeout_s=RESEND_TIMEOUT_S,
+            absent_timeout_s=0.0,
+        )
+        return convert.resent_from_wire(reply)
 
     async def render_error(self, request_id: str, error: ServingError) -> HttpError:
         """The error as the protocol wants it; our own rendering when recipe can't be asked."""

@@ -32,7 +32,15 @@ class GatewaySettings(BaseSettings):
     max_token_gap_s: float = Field(
         60.0, gt=0, description="silence after the first token before a stream is given up"
     )
-    gap_wait_s: float = Field(2.0, gt=0, description="wait for an event that was overtaken")
+    silence_probe_s: float = Field(
+        3.0, gt=0, description="silence after which recipe is asked for what was missed"
+    )
+    lost_after_s: float = Field(
+        15.0, gt=0, description="time without any answer from recipe before a request is lost"
+    )
+    max_answer_bytes: int = Field(
+        64 << 20, gt=0, description="largest answer collected without streaming"
+    )
     max_stream_buffer_bytes: int = Field(
         1 << 20, gt=0, description="events kept for a slow client before it is cut off"
     )

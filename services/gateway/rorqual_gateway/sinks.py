@@ -33,14 +33,17 @@ class Event:
 
 
 class EventSink:
-    """Events of one request in the order of their seq, each once."""
+    """Events of one request in the order of their seq, each once.
+
+    max_bytes: what may wait to be taken; more sets `overflowed`. next_seq: the event awaited.
+    """
 
     def __init__(self, max_bytes: int) -> None:
-        self._max_bytes = max_bytes
+        self.max_bytes = max_bytes
         self._ready: deque[Event] = deque()
         self._early: dict[int, Event] = {}
         self._num_bytes = 0
-        self._next_seq = 0
+        self.next_seq = 0
         self._wake = asyncio.Event()
         self.overflowed = asyncio.Event()
 
@@ -51,11 +54,11 @@ class EventSink:
 
     def push(self, event: Event) -> None:
         """Take an event; duplicates are dropped, early ones wait for their turn."""
-        if event.seq != self._next_seq:
+        if event.seq != self.next_seq:
             self._push_out_of_turn(event)
             return
         self._append(event)
-        while self._early and (follower := self._early.pop(self._next_seq, None)) is not None:
+        while self._early and (follower := self._early.pop(self.next_seq, None)) is not None:
             self._append(follower)
         self._wake.set()
 
@@ -74,18 +77,18 @@ class EventSink:
         return events
 
     def _push_out_of_turn(self, event: Event) -> None:
-        if event.seq < self._next_seq:
+        if event.seq < self.next_seq:
             return
         self._early[event.seq] = event
         if len(self._early) > MAX_EARLY:
             self.overflowed.set()
 
     def _append(self, event: Event) -> None:
-        self._next_seq += 1
+        self.next_seq += 1
         self._ready.append(event)
         for item in event.data:
             self._num_bytes += len(item)
-        if self._num_bytes > self._max_bytes and not event.done:
+        if self._num_bytes > self.max_bytes and not event.done:
             self.overflowed.set()
 
 

@@ -172,7 +172,7 @@ async def test_a_client_that_does_not_read_is_cut_off(start_fleet) -> None:
     tokens = [fleet.tokens("Hello, world! " * 40) for _ in range(3000)]
     fleet.backend.play = lambda _g: Playback(tokens)
     port = int(fleet.gateway.url.rpartition(":")[2])
-    reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=1024)
+    _reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=1024)
     body = json.dumps({**BODY, "stream": True, "stop": ["never seen"]}).encode()
     head = f"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-length: {len(body)}\r\n\r\n"
     writer.write(head.encode() + body)

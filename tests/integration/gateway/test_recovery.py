@@ -1,0 +1,79 @@
+"""Streams survive a broker restart and lost messages; a dead recipe is an error, not silence."""
+
+from __future__ import annotations
+
+import asyncio
+
+import openai
+import pytest
+
+from tests.support.chat_model_dir import MODEL_ID
+
+BODY = {"model": MODEL_ID, "messages": [{"role": "user", "content": "Hello"}]}
+TEXT = "The quick brown fox jumps over the lazy dog. " * 8
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_broker_restart_loses_nothing(start_fleet, stream: bool) -> None:
+    fleet = await start_fleet(silence_probe_s=0.3)
+    fleet.say(TEXT, pause_s=0.02)
+    request = asyncio.create_task(fleet.client.chat.completions.create(**BODY, stream=stream))
+    await asyncio.sleep(0.6)
+    await fleet.nats.restart()
+    answer = await asyncio.wait_for(request, 20)
+    if stream:
+        text = "".join([c.choices[0].delta.content or "" async for c in answer])
+    else:
+        text = answer.choices[0].message.content
+    assert text == TEXT
+
+
+async def test_lost_events_are_fetched_again(start_fleet) -> None:
+    fleet = await start_fleet(silence_probe_s=0.2)
+    fleet.say(TEXT, pause_s=0.01)
+    original = fleet.recipe.service._publisher.send
+    count = 0
+
+    async def lossy(outbox) -> None:
+        nonlocal count
+        count += 1
+        if count % 3:
+            await original(outbox)
+
+    fleet.recipe.service._publisher.send = lossy
+    stream = await fleet.client.chat.completions.create(**BODY, stream=True)
+    text = "".join([c.choices[0].delta.content or "" async for c in stream])
+    assert text == TEXT
+
+
+async def test_a_recipe_that_forgot_the_stream_ends_it(start_fleet) -> None:
+    fleet = await start_fleet(silence_probe_s=0.2)
+    fleet.say(TEXT, pause_s=0.05)
+    stream = await fleet.client.chat.completions.create(**BODY, stream=True)
+    fleet.recipe.service._streams._streams.clear()
+    with pytest.raises(openai.APIError, match="lost"):
+        async for _ in stream:
+            pass
+    await asyncio.sleep(0.2)
+    assert [c.reason for _, c in fleet.backend.cancels] == ["error"]
+
+
+async def test_a_recipe_that_died_is_noticed(start_fleet) -> None:
+    fleet = await start_fleet(silence_probe_s=0.2, lost_after_s=1.0)
+    fleet.say(TEXT, pause_s=0.05)
+    stream = await fleet.client.chat.completions.create(**BODY, stream=True)
+    await fleet.recipe.ctx.bus.close()
+    with pytest.raises(openai.APIError, match="lost"):
+        async with asyncio.timeout(5):
+            async for _ in stream:
+                pass
+
+
+async def test_answers_larger_than_a_bus_message_arrive_whole(start_fleet) -> None:
+    fleet = await start_fleet()
+    fleet.say("Hello, world! " * 200, per_delta=500, logprobs=True)
+    answer = await fleet.client.chat.completions.create(
+        **BODY, logprobs=True, top_logprobs=2, n=8, max_tokens=2000
+    )
+    assert len(answer.model_dump_json()) > 1 << 20
+    assert all(c.message.content == "Hello, world! " * 200 for c in answer.choices)
