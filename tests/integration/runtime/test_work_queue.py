@@ -160,6 +160,22 @@ async def test_cancelling_a_pull_loses_nothing(queue: WorkQueue, server_bus: Bus
     assert time.monotonic() - started_s < 4  # not by waiting for the lease of 10 s to expire
 
 
+async def test_a_job_for_a_pull_that_was_cancelled_goes_to_another_worker(
+    queue: WorkQueue, server_bus: Bus, caller_bus: Bus
+) -> None:
+    leaving = await WorkQueue(server_bus).consumer(JOBS, "lt16k")
+    staying = await WorkQueue(caller_bus).consumer(JOBS, "lt16k")
+    pulling = asyncio.create_task(leaving.pull(1, 30))
+    await asyncio.sleep(0.1)
+    pulling.cancel()
+    await asyncio.gather(pulling, return_exceptions=True)
+    await put_job(queue, "a")
+    started_s = time.monotonic()
+    (leased,) = await staying.pull(1, 8)
+    assert name_of(leased) == "a"
+    assert time.monotonic() - started_s < 4  # not by waiting for the lease of 10 s to expire
+
+
 async def test_a_job_that_races_a_cancelled_pull_comes_back_at_once(
     queue: WorkQueue, caller_bus: Bus, server_bus: Bus
 ) -> None:
