@@ -90,7 +90,7 @@ def adapter_from_wire(protocol: int) -> ProtocolAdapter:
 
 
 def encoded_to_wire(
-    request: EncodeRequest, encoded: EncodedRequest, prompts: Sequence[Payload], recipe_id: str
+    request: EncodeRequest, encoded: EncodedRequest, prompt: Payload, recipe_id: str
 ) -> EncodeReply:
     """One Generation a choice."""
     parsed = encoded.parsed
@@ -110,7 +110,7 @@ def encoded_to_wire(
             reply=ReplyRoute(recipe_id=recipe_id, gateway_id=request.gateway_id),
             deadline_unix_s=request.deadline_unix_s,
         )
-        for index, prompt in enumerate(prompts)
+        for index in range(parsed.num_choices)
     ]
     return EncodeReply(
         encoded=Encoded(generations=generations, stream=parsed.stream, warnings=parsed.warnings)

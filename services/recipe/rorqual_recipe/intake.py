@@ -1,11 +1,12 @@
 """From a body to a stream that awaits tokens: CPU work off the loop, prompts published."""
 
 import asyncio
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from rorqual_runtime.errors import NoCapacity
+from rorqual_runtime.errors import NoCapacity, ServingError
 from rorqual_runtime.payload import put_payload
 from rorqual_runtime.service import ServiceContext
 
@@ -57,24 +58,21 @@ class Intake:
         finally:
             self._num_waiting -= 1
 
-    async def publish_prompts(self, encoded: EncodedRequest) -> list[Any]:
-        """A payload a choice: whoever reads a ticket may release it. Raises: NoCapacity."""
-        prompts: list[Any] = []
-        try:
-            for _ in range(encoded.parsed.num_choices):
-                prompts.append(
-                    await put_payload(self._ctx.tensors, encoded.prompt, lease_s=TICKET_LEASE_S)
-                )
-        except BaseException:
-            self.release(tickets_of(prompts))
-            raise
-        return prompts
+    async def publish_prompt(self, encoded: EncodedRequest) -> Any:
+        """The prompt as a payload that all choices share; readers keep it. Raises: NoCapacity."""
+        return await put_payload(self._ctx.tensors, encoded.prompt, lease_s=TICKET_LEASE_S)
 
-    def release(self, tickets: list[Any]) -> None:
-        """Free prompts and empty the list; those their readers released are gone already."""
-        for ticket in tickets:
-            self._ctx.tensors.release(ticket)
-        tickets.clear()
+    def renew(self, prompts: Iterable[Any]) -> None:
+        """Keep prompts readable; one whose lease has ended already stays gone."""
+        for prompt in prompts:
+            if prompt.HasField("ticket"):
+                with contextlib.suppress(ServingError):
+                    self._ctx.tensors.renew(prompt.ticket, TICKET_LEASE_S)
+
+    def release(self, prompt: Any) -> None:
+        """Free a prompt that travels by reference."""
+        if prompt.HasField("ticket"):
+            self._ctx.tensors.release(prompt.ticket)
 
     def make_stream(
         self,
@@ -84,9 +82,9 @@ class Intake:
         request_id: str,
         gateway_id: str,
         deadline_unix_s: float,
-        tickets: list[Any],
+        prompt: Any,
     ) -> RequestStream:
-        """The stream of a request, which owns the prompt tickets from now on."""
+        """The stream of a request, which owns the prompt's payload from now on."""
         parsed = encoded.parsed
         writer = adapter.make_writer(self._facts(encoded, request_id), stream=parsed.stream)
         return RequestStream(
@@ -98,7 +96,7 @@ class Intake:
             num_prompt_tokens=encoded.num_prompt_tokens,
             expires_s=self._ctx.clock.monotonic_s() + self._lifetime_s(deadline_unix_s),
             log=EventLog(self._settings.max_event_log_bytes),
-            prompt_tickets=tickets,
+            prompt=prompt,
         )
 
     def _facts(self, encoded: EncodedRequest, request_id: str) -> AnswerFacts:
@@ -127,8 +125,3 @@ class Intake:
             return self._settings.stream_ttl_s
         left_s = deadline_unix_s - self._ctx.clock.now_unix_s()
         return min(self._settings.stream_ttl_s, max(left_s, 0.0) + DEADLINE_GRACE_S)
-
-
-def tickets_of(prompts: Sequence[Any]) -> list[Any]:
-    """Tickets of those prompts that travel by reference."""
-    return [prompt.ticket for prompt in prompts if prompt.HasField("ticket")]

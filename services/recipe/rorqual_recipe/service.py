@@ -25,7 +25,7 @@ from rorqual_recipe.convert import (
     TokenBatch,
 )
 from rorqual_recipe.event_log import EndedStreams
-from rorqual_recipe.intake import TICKET_LEASE_S, Intake, tickets_of
+from rorqual_recipe.intake import TICKET_LEASE_S, Intake
 from rorqual_recipe.model import ServedModel
 from rorqual_recipe.output.sequence import TooManyEarly
 from rorqual_recipe.problems import RequestRefused
@@ -64,31 +64,30 @@ class RecipeService:
         bus, own_id = self._ctx.bus, self._ctx.instance_id
         await bus.subscribe(subjects.cancel(), CancelRequest, self.on_cancel)
         await bus.subscribe(subjects.recipe_tokens(own_id), TokenBatch, self.on_tokens)
-        for subject, request, reply, handler, name in (
-            (
-                subjects.recipe_resend(own_id),
-                ResendEventsRequest,
-                ResendEventsReply,
-                self.on_resend,
-                "resend",
-            ),
-            (
-                subjects.recipe_models(),
-                ListModelsRequest,
-                ListModelsReply,
-                self.on_models,
-                "models",
-            ),
-            (
-                subjects.recipe_render_error(),
-                RenderErrorRequest,
-                ProtocolError,
-                self.on_render_error,
-                "render_error",
-            ),
-            (subjects.recipe_encode(), EncodeRequest, EncodeReply, self.on_encode, "encode"),
-        ):
-            await bus.serve(subject, request, reply, handler, name=name)
+        await bus.serve(
+            subjects.recipe_resend(own_id),
+            ResendEventsRequest,
+            ResendEventsReply,
+            self.on_resend,
+            name="resend",
+        )
+        await bus.serve(
+            subjects.recipe_models(),
+            ListModelsRequest,
+            ListModelsReply,
+            self.on_models,
+            name="models",
+        )
+        await bus.serve(
+            subjects.recipe_render_error(),
+            RenderErrorRequest,
+            ProtocolError,
+            self.on_render_error,
+            name="render_error",
+        )
+        await bus.serve(
+            subjects.recipe_encode(), EncodeRequest, EncodeReply, self.on_encode, name="encode"
+        )
         self._ctx.report_load(self._fill_report)
         self._ctx.track(self._sweep_for_ever())
 
@@ -103,14 +102,13 @@ class RecipeService:
         try:
             body = await get_payload(self._ctx.tensors, request.body)
             encoded = await self._intake.encode(body, adapter)
-            prompts = await self._intake.publish_prompts(encoded)
+            prompt = await self._intake.publish_prompt(encoded)
         except RequestRefused as refusal:
             return convert.error_to_reply(adapter.render_refusal(refusal.problems))
         except ServingError as err:
             return convert.error_to_reply(adapter.render_error(err), err)
-        tickets = tickets_of(prompts)
         if request.request_id in self._cancelled:
-            self._intake.release(tickets)
+            self._intake.release(prompt)
             return convert.error_to_reply(adapter.render_error(Cancelled()), Cancelled())
         stream = self._intake.make_stream(
             encoded,
@@ -118,10 +116,10 @@ class RecipeService:
             request_id=request.request_id,
             gateway_id=request.gateway_id,
             deadline_unix_s=request.deadline_unix_s,
-            tickets=tickets,
+            prompt=prompt,
         )
         self._streams.add(stream)
-        return convert.encoded_to_wire(request, encoded, prompts, self._ctx.instance_id)
+        return convert.encoded_to_wire(request, encoded, prompt, self._ctx.instance_id)
 
     async def on_tokens(self, batch: TokenBatch, context: MessageContext) -> None:
         """Tokens of many streams; one event batch a gateway."""
@@ -237,7 +235,7 @@ class RecipeService:
     def _drop(self, request_id: str) -> None:
         stream = self._streams.remove(request_id)
         if stream is not None:
-            self._intake.release(stream.prompt_tickets)
+            self._intake.release(stream.prompt)
 
     def _fill_report(self, report: Any) -> None:
         report.num_active_requests = self.num_active
@@ -254,17 +252,4 @@ class RecipeService:
             self._recovery.probe_stalled(now_s)
             if now_s >= next_renewal_s:
                 next_renewal_s = now_s + TICKET_LEASE_S / 3
-                self._renew_tickets()
-
-    def _renew_tickets(self) -> None:
-        """Prompts stay readable while their streams live; a ticket its reader released is gone."""
-        for stream in self._streams:
-            kept = [ticket for ticket in stream.prompt_tickets if self._renews(ticket)]
-            stream.prompt_tickets[:] = kept
-
-    def _renews(self, ticket: Any) -> bool:
-        try:
-            self._ctx.tensors.renew(ticket, TICKET_LEASE_S)
-        except ServingError:
-            return False
-        return True
+                self._intake.renew(stream.prompt for stream in self._streams)

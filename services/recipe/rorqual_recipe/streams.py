@@ -82,7 +82,7 @@ class RequestStream:
         num_prompt_tokens: int,
         expires_s: float,
         log: EventLog,
-        prompt_tickets: list[Any],
+        prompt: Any,
     ) -> None:
         self.request_id = request_id
         self.gateway_id = gateway_id
@@ -90,7 +90,7 @@ class RequestStream:
         self.choices = choices
         self.expires_s = expires_s
         self.log = log
-        self.prompt_tickets = prompt_tickets
+        self.prompt = prompt
         self._writer = writer
         self._num_prompt_tokens = num_prompt_tokens
         self._num_cached_tokens = 0
