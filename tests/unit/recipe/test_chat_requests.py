@@ -6,11 +6,14 @@ import json
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from rorqual_recipe.conversation import ConstraintKind, Role
 from rorqual_recipe.encode import cache_namespace
 from rorqual_recipe.problems import RequestRefused
 from rorqual_recipe.protocols import PROTOCOLS
 from rorqual_recipe.protocols.base import ParseLimits
+from rorqual_recipe.protocols.chat_schema import ChatRequest
 
 from tests.support.chat_model_dir import MAX_CONTEXT_TOKENS, MODEL_ID
 
@@ -201,3 +204,50 @@ def test_the_model_is_named_in_the_vision_refusal(encode) -> None:
     error = refusal(encode, messages=[{"role": "user", "content": [image]}])
     assert f"model {MODEL_ID} has no vision tower" in error["message"]
     assert error["param"] == "messages[0].content[0]"
+
+
+JSON = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-(10**30), 10**30)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(max_size=12),
+    lambda inner: (
+        st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=6), inner, max_size=4)
+    ),
+    max_leaves=8,
+)
+FIELDS = st.dictionaries(st.sampled_from(sorted(ChatRequest.model_fields)), JSON, max_size=5)
+MESSAGES = st.lists(
+    st.dictionaries(st.sampled_from(["role", "content", "name", "tool_calls"]), JSON, max_size=4)
+    | st.fixed_dictionaries(
+        {"role": st.sampled_from(["user", "assistant", "tool"]), "content": JSON}
+    ),
+    max_size=3,
+)
+
+
+@given(fields=FIELDS, messages=MESSAGES | JSON)
+@settings(max_examples=400, deadline=None)
+def test_any_body_is_encoded_or_refused_with_a_renderable_error(encode, fields, messages) -> None:
+    try:
+        encode(**{"messages": messages, **fields})
+    except RequestRefused as refused:
+        rendered = CHAT.render_refusal(refused.problems)
+        assert rendered.http_status in (400, 404)
+        assert json.loads(rendered.body_json)["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"model":"tiny-chat","messages":[{"role":"user","content":"a"}],"temperature":1e999}',
+        '{"model":"tiny-chat","messages":[{"role":"user","content":"a"}],"seed":'
+        + "9" * 5000
+        + "}",
+        '{"model":"tiny-chat","messages":' + "[" * 100_000,
+    ],
+)
+def test_extreme_numbers_and_nesting_are_refused(text: str) -> None:
+    with pytest.raises(RequestRefused):
+        CHAT.parse(text.encode(), LIMITS)
