@@ -1,0 +1,52 @@
+"""What transformers would have said: the oracle of the token-equality tests."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from transformers import AutoModelForCausalLM
+
+
+@dataclass(frozen=True)
+class Mismatch:
+    """One output position where the fleet's token is not transformers' argmax."""
+
+    position: int
+    gap: float
+    """Logit of transformers' choice minus logit of the fleet's token, in bf16."""
+    noise: float
+    """How far bf16 moves these two logits from the same weights run in float32."""
+
+    @property
+    def is_near_tie(self) -> bool:
+        """The gap is no larger than what bf16 rounding alone can move."""
+        return self.gap <= 2 * self.noise
+
+
+class GreedyOracle:
+    """Compares an output with transformers' greedy choice at every position, given the same history."""
+
+    def __init__(self, model_dir: Path) -> None:
+        self._bf16 = AutoModelForCausalLM.from_pretrained(model_dir, dtype=torch.bfloat16).eval()
+        self._fp32 = AutoModelForCausalLM.from_pretrained(model_dir, dtype=torch.float32).eval()
+
+    @torch.inference_mode()
+    def mismatches(self, prompt_ids: list[int], output_ids: list[int]) -> list[Mismatch]:
+        """Positions of output_ids that differ from the argmax, each with its gap and the measured noise."""
+        ids = torch.tensor([prompt_ids + output_ids])
+        keep = len(output_ids) + 1
+        low = self._bf16(ids, logits_to_keep=keep).logits[0, :-1].float()
+        chosen = torch.tensor(output_ids)
+        rows = (low.argmax(-1) != chosen).nonzero().flatten().tolist()
+        if not rows:
+            return []
+        high = self._fp32(ids, logits_to_keep=keep).logits[0, :-1]
+        found = []
+        for row in rows:
+            pair = torch.stack([low[row].argmax(), chosen[row]])
+            gap = (low[row, pair[0]] - low[row, pair[1]]).item()
+            noise = (low[row, pair] - high[row, pair]).abs().max().item()
+            found.append(Mismatch(row, gap, noise))
+        return found

@@ -1,0 +1,52 @@
+"""A repeated prompt computes only what no stored block covers, and says so."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import openai
+
+from tests.e2e.chat import GreedyChat
+
+_WORD = " river"
+
+
+def test_a_repeated_2000_token_prompt_computes_only_its_last_partial_block(
+    client: openai.OpenAI, model_dir: Path
+) -> None:
+    chat = GreedyChat(model_dir)
+    content = "Count:" + _WORD * (2000 - len(chat.prompt_ids("Count:")))
+    assert len(chat.prompt_ids(content)) == 2000
+    first = chat.ask(client, content)
+    assert first.cached_tokens == 0
+    again = _ask_until_stored(chat, client, content)
+    assert again.cached_tokens == 15 * 128
+    assert again.output_ids == first.output_ids
+
+
+def test_another_salt_shares_nothing(client: openai.OpenAI) -> None:
+    def cached(salt: str) -> int:
+        done = client.chat.completions.create(
+            model="smollm2-135m-instruct",
+            messages=[{"role": "user", "content": "Salted:" + _WORD * 400}],
+            max_tokens=1,
+            extra_body={"cache_salt": salt},
+        )
+        assert done.usage and done.usage.prompt_tokens_details
+        return done.usage.prompt_tokens_details.cached_tokens or 0
+
+    assert cached("one") == 0
+    end_s = time.monotonic() + 10
+    while cached("one") == 0:
+        assert time.monotonic() < end_s, "the blocks were never stored"
+    assert cached("two") == 0
+
+
+def _ask_until_stored(chat: GreedyChat, client: openai.OpenAI, content: str):  # type: ignore[no-untyped-def]
+    """Blocks are written behind the answer: ask again for a moment until all are there."""
+    end_s = time.monotonic() + 10
+    while True:
+        answer = chat.ask(client, content)
+        if answer.cached_tokens == 15 * 128 or time.monotonic() > end_s:
+            return answer

@@ -1,0 +1,111 @@
+"""Instances die and clients leave: the next request succeeds and nothing stays held."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from pathlib import Path
+
+import httpx
+import pytest
+
+from tests.e2e.chat import MODEL
+from tests.support.fleet import FleetFactory, RunningFleet
+
+NUM_STREAMS = 50
+
+
+def _body(content: str, max_tokens: int, *, stream: bool = False) -> dict[str, object]:
+    return {
+        "model": MODEL,
+        "messages": [{"role": "user", "content": content}],
+        "max_tokens": max_tokens,
+        "temperature": 0,
+        "ignore_eos": True,
+        "stream": stream,
+    }
+
+
+def _answer(running: RunningFleet, content: str) -> str:
+    url = f"{running.base_url}/v1/chat/completions"
+    answer = httpx.post(url, json=_body(content, 8), timeout=60)
+    assert answer.status_code == 200, answer.text
+    return str(answer.json()["choices"][0]["message"]["content"])
+
+
+def test_the_next_request_survives_a_killed_idle_prefill_and_decode(fleet: FleetFactory) -> None:
+    running = fleet(prefill=2, decode=2)
+    expected = _answer(running, "Name a river.")
+    for service in ("prefill", "decode"):
+        running.kill(service)
+        assert _answer(running, "Name a river.") == expected
+
+
+async def _cancel_at_random(running: RunningFleet, rng: random.Random, index: int) -> None:
+    """Open a stream and hang up after a random time: queued, in prefill, or in mid-answer."""
+    content = f"{index} " + "cancel this " * rng.choice([1, 40, 300])
+    body = _body(content, 400, stream=True)
+    patience_s = rng.uniform(0.0, 4.0)
+
+    async def read() -> None:
+        async with (
+            httpx.AsyncClient(timeout=60) as client,
+            client.stream("POST", f"{running.base_url}/v1/chat/completions", json=body) as answer,
+        ):
+            assert answer.status_code == 200
+            async for _ in answer.aiter_bytes():
+                pass
+
+    try:
+        await asyncio.wait_for(read(), patience_s)
+    except TimeoutError:
+        return
+    pytest.fail("the answer ended before the client left: nothing was cancelled")
+
+
+def _held(running: RunningFleet) -> dict[str, tuple[int, int, int]]:
+    """Requests, leases and pages per instance, where any is not zero."""
+    found = {
+        name: (load.num_active_requests, load.num_held_leases, load.num_used_pages)
+        for name, load in running.loads().items()
+    }
+    assert {name.rsplit("-", 1)[0] for name in found} >= {
+        *("gateway", "recipe", "router", "kvmeta", "grammar", "prefill", "decode")
+    }
+    return {name: counts for name, counts in found.items() if any(counts)}
+
+
+async def test_cancelled_streams_leave_nothing_behind(shared_fleet: RunningFleet) -> None:
+    rng = random.Random(7)
+    _answer(shared_fleet, "warm up")
+    await asyncio.gather(
+        *(_cancel_at_random(shared_fleet, rng, index) for index in range(NUM_STREAMS))
+    )
+    await asyncio.sleep(1.0)
+    held = await asyncio.to_thread(_held, shared_fleet)
+    assert held == {}
+    assert _answer(shared_fleet, "Still there?")
+
+
+def test_a_stored_block_that_was_damaged_is_computed_again(fleet: FleetFactory) -> None:
+    running = fleet()
+    content = "Remember this line. " * 60
+    first = _answer(running, content)
+    blocks = _wait_for_blocks(running.home / "store")
+    for path in blocks:
+        raw = bytearray(path.read_bytes())
+        raw[-1000] ^= 0xFF
+        path.write_bytes(raw)
+    assert _answer(running, content) == first
+
+
+def _wait_for_blocks(store: Path) -> list[Path]:
+    end_s = time.monotonic() + 10
+    while True:
+        blocks = [p for p in store.rglob("*") if p.is_file() and p.stat().st_size > 1 << 20]
+        if len(blocks) >= 2:
+            time.sleep(0.5)  # the last write may still be under way
+            return blocks
+        assert time.monotonic() < end_s, "no block was stored"
+        time.sleep(0.1)

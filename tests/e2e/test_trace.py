@@ -1,0 +1,69 @@
+"""One request is one trace across the services."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+
+import httpx
+from rorqual_cli.trace import Span, find_trace, read_spans
+
+from tests.e2e.chat import MODEL
+from tests.support.fleet import RunningFleet
+
+SERVICES = {"gateway", "recipe", "router", "kvmeta", "prefill", "decode"}
+
+
+def _ask(running: RunningFleet) -> httpx.Response:
+    """A prompt of a few blocks, so that kvmeta has something to look up."""
+    body = {
+        "model": MODEL,
+        "messages": [{"role": "user", "content": "Trace this. " * 120}],
+        "max_tokens": 4,
+        "temperature": 0,
+    }
+    answer = httpx.post(f"{running.base_url}/v1/chat/completions", json=body, timeout=60)
+    assert answer.status_code == 200, answer.text
+    return answer
+
+
+def _spans(running: RunningFleet, request_id: str) -> list[Span]:
+    end_s = time.monotonic() + 10
+    while True:
+        spans = list(find_trace(read_spans(running.home / "traces"), request_id))
+        if {span.service for span in spans} >= SERVICES or time.monotonic() > end_s:
+            return spans
+        time.sleep(0.3)
+
+
+def test_one_request_is_one_trace_with_genai_attributes(shared_fleet: RunningFleet) -> None:
+    request_id = _ask(shared_fleet).headers["x-request-id"]
+    spans = _spans(shared_fleet, request_id)
+    assert {span.service for span in spans} >= SERVICES
+    assert len({span.trace_id for span in spans}) == 1
+    known = {span.span_id for span in spans}
+    roots = [span for span in spans if span.parent_id not in known]
+    assert [root.service for root in roots] == ["gateway"]
+    attributes = roots[0].attributes
+    assert attributes["gen_ai.operation.name"] == "chat"
+    assert attributes["gen_ai.request.model"] == MODEL
+    assert attributes["gen_ai.usage.output_tokens"] == 4
+    assert attributes["gen_ai.usage.input_tokens"] > 256
+    for span in spans:
+        assert roots[0].start_unix_ns <= span.start_unix_ns <= span.end_unix_ns
+
+
+def test_the_command_prints_the_tree(shared_fleet: RunningFleet) -> None:
+    request_id = _ask(shared_fleet).headers["x-request-id"]
+    _spans(shared_fleet, request_id)
+    done = subprocess.run(
+        [sys.executable, "-m", "rorqual_cli", "trace", request_id, "--home", shared_fleet.home],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    for service in SERVICES:
+        assert service in done.stdout
+    assert " ms" in done.stdout
