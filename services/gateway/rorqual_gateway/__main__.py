@@ -13,6 +13,8 @@ from rorqual_gateway.settings import GatewaySettings
 
 log = get_logger(__name__)
 
+SHUTDOWN_S = 2.0
+
 
 async def main() -> None:
     """Serve until told to stop."""
@@ -22,7 +24,7 @@ async def main() -> None:
         gateway = GatewayService(ctx, settings)
         await gateway.start()
         listener = open_listener(settings.host, settings.port)
-        server = make_server(make_app(gateway, version=number), shutdown_s=runtime.drain_s)
+        server = make_server(make_app(gateway, version=number), shutdown_s=SHUTDOWN_S)
         serving = ctx.track(server.serve(sockets=[listener]))
         ctx.mark_ready()
         log.info("listening", extra={"host": settings.host, "port": listener.getsockname()[1]})

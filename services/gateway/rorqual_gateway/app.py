@@ -4,10 +4,11 @@ from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse, Response
 from prometheus_client import CONTENT_TYPE_LATEST
 from rorqual_runtime.errors import NotFound, ServingError
+from starlette.exceptions import HTTPException
 
 from rorqual_gateway import openapi
 from rorqual_gateway.convert import Model
-from rorqual_gateway.errors import HttpError, render_error
+from rorqual_gateway.errors import HttpError, plain_error, render_error
 from rorqual_gateway.exchange import ChatResponse
 from rorqual_gateway.request_ids import name_request
 from rorqual_gateway.service import GatewayService
@@ -19,6 +20,7 @@ def make_app(gateway: GatewayService, *, version: str) -> FastAPI:
     _add_chat_route(app, gateway)
     _add_model_routes(app, gateway)
     _add_operator_routes(app, gateway)
+    app.add_exception_handler(HTTPException, _on_http_exception)
     return app
 
 
@@ -79,6 +81,17 @@ def _add_operator_routes(app: FastAPI, gateway: GatewayService) -> None:
     @app.get("/metrics", summary="Prometheus metrics", response_class=Response)
     async def metrics() -> Response:
         return Response(gateway.metrics.render(), media_type=CONTENT_TYPE_LATEST)
+
+
+async def _on_http_exception(request: Request, error: Exception) -> Response:
+    """Unknown paths and methods, in the shape of all other errors."""
+    assert isinstance(error, HTTPException)
+    rendered = plain_error(
+        error.status_code, f"{request.method} {request.url.path[:200]}: {error.detail}"
+    )
+    response = _error_response(rendered, request)
+    response.headers.update(error.headers or {})
+    return response
 
 
 async def _models_for(

@@ -38,18 +38,26 @@ class RequestFailed(Exception):
 
 
 def render_error(error: ServingError) -> HttpError:
-    """OpenAI's shape: {"error": {"message", "type", "param", "code"}}."""
+    """A failure of ours in OpenAI's shape."""
     status = http_status(error.code)
-    default = "invalid_request_error" if status < 500 else "server_error"
-    body = {
-        "error": {
-            "message": error.message,
-            "type": _TYPES.get(status, default),
-            "param": error.param,
-            "code": _CODES.get(error.code, error.code.name.lower()),
-        }
-    }
+    code = _CODES.get(error.code, error.code.name.lower())
     retry_after_s = max(error.retry_after_s, 1) if status in (429, 503) else 0
-    return HttpError(
-        status, json.dumps(body, ensure_ascii=False).encode(), error.code.name, retry_after_s
-    )
+    body = _body(status, error.message, error.param, code)
+    return HttpError(status, body, error.code.name, retry_after_s)
+
+
+def plain_error(status: int, message: str) -> HttpError:
+    """An error of HTTP itself, such as an unknown path, in OpenAI's shape."""
+    return HttpError(status, _body(status, message, None, None), f"HTTP_{status}")
+
+
+def _body(status: int, message: str, param: str | None, code: str | None) -> bytes:
+    """{"error": {"message", "type", "param", "code"}}"""
+    default = "invalid_request_error" if status < 500 else "server_error"
+    error = {
+        "message": message,
+        "type": _TYPES.get(status, default),
+        "param": param,
+        "code": code,
+    }
+    return json.dumps({"error": error}, ensure_ascii=False).encode()

@@ -4,8 +4,6 @@ import json
 import secrets
 from dataclasses import dataclass
 
-import numpy as np
-
 from rorqual_recipe.conversation import ParsedRequest
 from rorqual_recipe.model import ServedModel
 from rorqual_recipe.problems import RequestRefused, context_too_long, model_not_found
@@ -60,7 +58,7 @@ def encode_request(
     max_new_tokens = _max_new_tokens(parsed, len(ids), model, default_max_tokens)
     return EncodedRequest(
         parsed=parsed,
-        prompt=np.asarray(ids, dtype="<i4").tobytes(),
+        prompt=ids.astype("<i4").tobytes(),
         num_prompt_tokens=len(ids),
         sampling=_plan(parsed, model, max_new_tokens),
     )

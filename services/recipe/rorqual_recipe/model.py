@@ -1,6 +1,5 @@
 """The served model as recipe sees it: names, limits, tokenizer and prompt encoding."""
 
-from array import array
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -10,7 +9,7 @@ from rorqual_recipe.encodings import make_encoding
 from rorqual_recipe.encodings.base import PromptEncoding
 from rorqual_recipe.model_files import AddedToken, BadModelDirectory, ModelFiles, read_model_files
 from rorqual_recipe.settings import RecipeSettings
-from rorqual_recipe.tokens.encoder import TextEncoder, encode_segments, make_text_encoder
+from rorqual_recipe.tokens.encoder import TextEncoder, TokenIds, encode_segments, make_text_encoder
 from rorqual_recipe.tokens.vocabulary import UnsupportedDecoder, Vocabulary, make_vocabulary
 
 
@@ -38,7 +37,7 @@ class ServedModel:
     encoder: TextEncoder
     vocabulary: Vocabulary
 
-    def encode(self, conversation: Conversation) -> "array[int]":
+    def encode(self, conversation: Conversation) -> TokenIds:
         """Token ids (int32) of the prompt. Raises: RequestRefused."""
         return encode_segments(self.encoding.render(conversation), self.encoder)
 
@@ -73,7 +72,7 @@ def _refuse_leaky_tokenizer(files: ModelFiles, encoder: TextEncoder) -> None:
 
 def _leaks(token: AddedToken, encoder: TextEncoder) -> bool:
     surrounded = (token.content, f"x{token.content}y", f" {token.content} ")
-    return any(token.token_id in encoder.encode(text) for text in surrounded)
+    return any(token.token_id in ids for ids in encoder.encode(surrounded))
 
 
 def _vocabulary(files: ModelFiles) -> Vocabulary:

@@ -118,6 +118,7 @@ class RecipeService:
             deadline_unix_s=request.deadline_unix_s,
             prompt=prompt,
         )
+        self._drop(request.request_id)
         self._streams.add(stream)
         return convert.encoded_to_wire(request, encoded, prompt, self._ctx.instance_id)
 

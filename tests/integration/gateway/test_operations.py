@@ -107,6 +107,19 @@ async def test_the_api_describes_itself(start_fleet) -> None:
     assert {"/v1/models", "/health", "/live", "/ready", "/metrics"} <= set(paths)
 
 
+async def test_unknown_paths_and_methods_have_the_error_shape_too(start_fleet) -> None:
+    fleet = await start_fleet()
+    async with httpx.AsyncClient(base_url=fleet.gateway.url) as client:
+        lost = await client.get("/v1/nothing")
+        wrong = await client.get("/v1/chat/completions")
+        empty = await client.post("/v1/chat/completions")
+    assert (lost.status_code, wrong.status_code, empty.status_code) == (404, 405, 400)
+    for answer in (lost, wrong, empty):
+        assert set(answer.json()["error"]) == {"message", "type", "param", "code"}
+        assert answer.headers["x-request-id"]
+    assert wrong.headers["allow"] == "POST"
+
+
 async def test_an_idle_stream_is_kept_alive(start_fleet) -> None:
     fleet = await start_fleet(keepalive_s=0.1)
     fleet.say("Hello", hold_s=0.5)
