@@ -43,6 +43,8 @@ def refusal(encode, **fields) -> dict:
         ({"stop": ["a"] * 17}, "stop"),
         ({"stop": [1]}, "stop[0]"),
         ({"stop": ["a", ""]}, "stop[1]"),
+        ({"stop": ["a", "b" * 1001]}, "stop[1]"),
+        ({"stop": "b" * 1001}, "stop"),
         ({"messages": []}, "messages"),
         ({"messages": [{"role": "boss", "content": "a"}]}, "messages[0].role"),
         ({"messages": [{"role": "user"}]}, "messages[0].content"),

@@ -3,6 +3,43 @@
 from collections.abc import Sequence
 
 
+class _Automaton:
+    """Knuth-Morris-Pratt matcher of one stop string; constant time a character.
+
+    num_matched: length of the longest beginning of the stop string that the text ends with.
+    """
+
+    __slots__ = ("_failure", "_stop", "num_matched")
+
+    def __init__(self, stop: str) -> None:
+        self._stop = stop
+        self._failure = _failure_table(stop)
+        self.num_matched = 0
+
+    def advance(self, char: str) -> bool:
+        """Take one character; True when it completes the stop string, and then never again."""
+        stop, matched = self._stop, self.num_matched
+        while matched and stop[matched] != char:
+            matched = self._failure[matched - 1]
+        if stop[matched] == char:
+            matched += 1
+        self.num_matched = matched
+        return matched == len(stop)
+
+
+def _failure_table(stop: str) -> list[int]:
+    """For each beginning of `stop`: its longest proper ending that `stop` begins with."""
+    table = [0] * len(stop)
+    matched = 0
+    for index in range(1, len(stop)):
+        while matched and stop[index] != stop[matched]:
+            matched = table[matched - 1]
+        if stop[index] == stop[matched]:
+            matched += 1
+        table[index] = matched
+    return table
+
+
 class StopMatcher:
     """Lets text through up to the first stop string.
 
@@ -12,8 +49,9 @@ class StopMatcher:
     """
 
     def __init__(self, stops: Sequence[str]) -> None:
-        self._stops = tuple(dict.fromkeys(stop for stop in stops if stop))
-        self._max_held = max((len(stop) - 1 for stop in self._stops), default=0)
+        self._stops = sorted({stop for stop in stops if stop}, key=len, reverse=True)
+        self._automata = [_Automaton(stop) for stop in self._stops]
+        self._first_chars = frozenset(stop[0] for stop in self._stops)
         self._held = ""
         self.hit: str | None = None
 
@@ -24,39 +62,29 @@ class StopMatcher:
 
     def feed(self, text: str) -> str:
         """Characters that are certain to belong to the answer. After a hit: nothing."""
-        if not self._stops:
-            return text
-        if self.hit is not None or not text:
+        if self.hit is not None:
             return ""
+        if not self._held and self._first_chars.isdisjoint(text):
+            return text
         window = self._held + text
-        found = self._first_hit(window)
-        if found is not None:
-            start, self.hit = found
-            self._held = ""
-            return window[:start]
-        keep = self._num_to_hold(window)
-        self._held = window[len(window) - keep :]
-        return window[: len(window) - keep]
+        for end, char in enumerate(text, start=len(self._held) + 1):
+            self.hit = self._advance(char)
+            if self.hit is not None:
+                self._held = ""
+                return window[: end - len(self.hit)]
+        num_held = max(automaton.num_matched for automaton in self._automata)
+        self._held = window[len(window) - num_held :]
+        return window[: len(window) - num_held]
 
     def finish(self) -> str:
         """What was held back, now that no stop string can follow."""
         held, self._held = self._held, ""
         return held
 
-    def _first_hit(self, window: str) -> tuple[int, str] | None:
-        hits = [
-            (start + len(stop), start, stop)
-            for stop in self._stops
-            if (start := window.find(stop)) >= 0
-        ]
-        if not hits:
-            return None
-        _, start, stop = min(hits)
-        return start, stop
-
-    def _num_to_hold(self, window: str) -> int:
-        for length in range(min(len(window), self._max_held), 0, -1):
-            tail = window[-length:]
-            if any(stop.startswith(tail) and len(stop) > length for stop in self._stops):
-                return length
-        return 0
+    def _advance(self, char: str) -> str | None:
+        """The longest stop string that this character completes."""
+        hit = None
+        for stop, automaton in zip(self._stops, self._automata, strict=True):
+            if automaton.advance(char) and hit is None:
+                hit = stop
+        return hit

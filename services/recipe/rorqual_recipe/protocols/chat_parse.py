@@ -20,6 +20,7 @@ from rorqual_recipe.protocols.base import ParseLimits
 from rorqual_recipe.protocols.chat_schema import ChatMessage, ChatRequest, ContentPart
 from rorqual_recipe.protocols.paths import read_json_object, validate
 
+MAX_STOP_CHARS = 1000
 _IMAGE_PARTS = ("image_url", "input_image", "image")
 _NEUTRAL_TOOL_CHOICES = (None, "none", "auto")
 _WITHOUT_EFFECT = {
@@ -102,11 +103,22 @@ def _cross_field_problems(request: ChatRequest, limits: ParseLimits) -> Iterator
         yield Problem("n", f"at most {limits.max_choices}")
     if request.top_logprobs and not request.logprobs:
         yield Problem("top_logprobs", "needs logprobs to be true")
-    if isinstance(request.stop, list) and "" in request.stop:
-        yield Problem(f"stop[{request.stop.index('')}]", "must not be empty")
+    yield from _stop_problems(request.stop)
     shape = request.response_format
     if shape and shape.type == "json_schema" and shape.json_schema is None:
         yield Problem("response_format.json_schema", "field required with type json_schema")
+
+
+def _stop_problems(stop: str | list[str] | None) -> Iterator[Problem]:
+    if isinstance(stop, str):
+        named = [("stop", stop)]
+    else:
+        named = [(f"stop[{index}]", entry) for index, entry in enumerate(stop or ())]
+    for path, entry in named:
+        if not entry and path != "stop":
+            yield Problem(path, "must not be empty")
+        if len(entry) > MAX_STOP_CHARS:
+            yield Problem(path, f"at most {MAX_STOP_CHARS} characters")
 
 
 def _message(
