@@ -43,7 +43,10 @@ class ServedModel:
 
 
 def load_served_model(settings: RecipeSettings) -> ServedModel:
-    """Read the model directory; takes a second or two. Raises: BadModelDirectory, ValueError."""
+    """Read the model directory; takes about a second.
+
+    Raises: BadModelDirectory, UnknownEncoding.
+    """
     files = read_model_files(settings.model_dir)
     encoder = make_text_encoder(files.tokenizer, prefer_fast=settings.fast_tokenizer)
     _refuse_leaky_tokenizer(files, encoder)

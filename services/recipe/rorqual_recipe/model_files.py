@@ -7,8 +7,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from rorqual_runtime.errors import ServingError
 
-class BadModelDirectory(Exception):
+
+class BadModelDirectory(ServingError):
     """The model directory can't be served; names the file and what is wrong with it."""
 
     def __init__(self, path: Path, reason: str) -> None:

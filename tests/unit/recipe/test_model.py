@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from rorqual_recipe.encodings import UnknownEncoding
 from rorqual_recipe.model import ServedModel, load_served_model
 from rorqual_recipe.model_files import BadModelDirectory
 from rorqual_recipe.settings import RecipeSettings
@@ -56,7 +57,7 @@ def test_the_limits_and_vision_come_from_the_config(copied: Path) -> None:
 
 
 def test_an_unknown_prompt_encoding_stops_the_start(model_dir: Path) -> None:
-    with pytest.raises(ValueError, match="chat-template"):
+    with pytest.raises(UnknownEncoding, match="chat-template"):
         load_served_model(RecipeSettings(model_dir=model_dir, prompt_encoding="nope"))
 
 
