@@ -6,14 +6,16 @@ another machine, batch or step size draws exactly what it would have drawn.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
 from rorqual_engine.kernels.choose import choose_token
+from rorqual_engine.kernels.compiling import compile_function
 
 FloatArray = npt.NDArray[np.float32]
 UIntArray = npt.NDArray[np.uint64]
@@ -130,11 +132,18 @@ def _draw(logits: torch.Tensor, states: Sequence[SamplingState]) -> npt.NDArray[
     scaled = (rows - rows.max(axis=1, keepdims=True)) * inverse
     weights = np.exp(scaled)
     chosen = np.empty(len(states), dtype=np.int64)
+    choose = _compiled_choose()
     for row, state in enumerate(states):
-        chosen[row] = choose_token(
+        chosen[row] = choose(
             scaled[row], weights[row], state.top_k, state.top_p, state.min_p, noise[row]
         )
     return chosen
+
+
+@cache
+def _compiled_choose() -> Callable[..., int]:
+    compiled: Callable[..., int] = compile_function(choose_token)
+    return compiled
 
 
 def _mask(logits: torch.Tensor, bitmask: torch.Tensor) -> torch.Tensor:

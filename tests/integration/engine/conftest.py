@@ -5,10 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from rorqual_engine.models import CausalModel, load_model
-from tokenizers import Tokenizer
+from rorqual_engine.device import configure_threads
 
-from tests.support.model import default_model_dir
+configure_threads()
+
+from rorqual_engine.models import CausalModel, load_model  # noqa: E402
+from tokenizers import Tokenizer  # noqa: E402
+
+from tests.support.model import default_model_dir  # noqa: E402
 
 
 @pytest.fixture(scope="session")

@@ -12,7 +12,7 @@ from rorqual_engine.batch import SequenceChunk
 from rorqual_engine.models import CausalModel
 from tokenizers import Tokenizer
 
-NEW_TOKENS = 16
+NEW_TOKENS = 12
 NOISE_SIGMAS = 4.0
 """A differing choice is excused when transformers' two best logits are closer than this many
 standard deviations of its own bf16 error, which is measured here against fp32."""
@@ -22,7 +22,7 @@ PROMPTS = [
     "写一首关于鲸鱼的诗。",
     "def quicksort(items):\n    ",
     "🐳🐳 tell me about whales 🌊",
-    "Write a long story about the sea. " * 40,
+    "Write a long story about the sea. " * 25,
 ]
 
 

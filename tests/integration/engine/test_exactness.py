@@ -18,15 +18,21 @@ def tokens(model: CausalModel) -> list[int]:
     return np.random.default_rng(7).integers(0, model.vocab_size, NUM_TOKENS).tolist()
 
 
-@pytest.mark.parametrize("sizes", [[1], [7], [128], [129], [1, 64, 2, 200]])
-def test_chunking_changes_no_bit(model: CausalModel, tokens: list[int], sizes: list[int]) -> None:
+@pytest.mark.parametrize(
+    ("num_tokens", "sizes"),
+    [(133, [1]), (133, [7]), (300, [128]), (300, [129]), (300, [1, 64, 2, 200])],
+)
+def test_chunking_changes_no_bit(
+    model: CausalModel, tokens: list[int], num_tokens: int, sizes: list[int]
+) -> None:
+    tokens = tokens[:num_tokens]
     cache = model.new_cache(6)
     with cache.allocate(3) as whole, cache.allocate(3) as cut:
-        expected = run_in_chunks(model, cache, tokens, whole.pages, [NUM_TOKENS])
+        expected = run_in_chunks(model, cache, tokens, whole.pages, [num_tokens])
         found = run_in_chunks(model, cache, tokens, cut.pages, sizes)
         assert torch.equal(expected, found)
-        assert kv_bytes(model, cache, whole.pages, NUM_TOKENS) == kv_bytes(
-            model, cache, cut.pages, NUM_TOKENS
+        assert kv_bytes(model, cache, whole.pages, num_tokens) == kv_bytes(
+            model, cache, cut.pages, num_tokens
         )
 
 

@@ -12,7 +12,6 @@ NUM_BINS = 4096
 """Scaled logits are sorted into bins of 1/64; the last bin takes the far tail."""
 
 
-@njit(cache=True, nogil=True)
 def choose_token(scaled, weights, top_k, top_p, min_p, uniform):
     """The token that `uniform` names in the cut distribution.
 
@@ -37,12 +36,12 @@ def choose_token(scaled, weights, top_k, top_p, min_p, uniform):
     return last
 
 
-@njit(cache=True, nogil=True, inline="always")
+@njit(inline="always")
 def _is_kept(value, token, cut_value, cut_id):
     return value > cut_value or (value == cut_value and token <= cut_id)
 
 
-@njit(cache=True, nogil=True)
+@njit
 def _cut(scaled, weights, top_k, top_p):
     """The last token (its value and id) that top-k and top-p keep."""
     keep_all = (np.float32(-np.inf), len(scaled))
@@ -66,12 +65,12 @@ def _cut(scaled, weights, top_k, top_p):
     return cut_value, cut_id
 
 
-@njit(cache=True, nogil=True, inline="always")
+@njit(inline="always")
 def _bin(value):
     return min(NUM_BINS - 1, int(-value * BINS_PER_UNIT))
 
 
-@njit(cache=True, nogil=True)
+@njit
 def _cut_in_bins(scaled, weights, counts, masses, max_count, max_mass):
     """Walks down in order until max_count tokens or max_mass are reached.
 

@@ -12,7 +12,8 @@ from functools import cache
 from pathlib import Path
 
 import torch
-from numba import cfunc, types
+
+from rorqual_engine.kernels.compiling import compile_c_function
 
 _Kernel = ctypes.CFUNCTYPE(None, ctypes.c_int64)
 
@@ -24,9 +25,8 @@ class KernelCall:
     """
 
     def __init__(self, function: Callable[[int], None]) -> None:
-        self._compiled = cfunc(types.void(types.int64), cache=True)(function)
-        address = self._compiled.address
-        assert address is not None
+        self._compiled = compile_c_function(function)
+        address: int = self._compiled.address
         self._address = ctypes.c_void_p(address)
         self._serial = _Kernel(address)
         self._parallel = _openmp_parallel()

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from rorqual_engine.errors import EngineError
 from rorqual_engine.prepare import DEFAULT_MODEL, prepare_model
+from rorqual_engine.prepare.warm import warm_kernels
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -20,6 +21,7 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     try:
         directory = prepare_model(options.model, options.out, _say, full_check=options.verify)
+        warm_kernels(directory, _say)
     except EngineError as err:
         sys.stderr.write(f"error: {err}\n")
         return 1
