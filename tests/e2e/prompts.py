@@ -39,5 +39,5 @@ PROMPTS: tuple[str, ...] = (
     _PROSE * 2 + "Who waited for the ferry?",
     _PROSE * 8 + "What did Maria count?",
     _PROSE * 24 + "Continue the story.",
-    _PROSE * 44 + _CODE + "Summarise everything above in one line.",
+    _PROSE * 48 + _CODE + "Summarise everything above in one line.",
 )
