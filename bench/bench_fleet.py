@@ -1,5 +1,5 @@
-"""The whole fleet over HTTP: latency by concurrency, its overhead over the bare engine, and throughput
-next to transformers and vLLM's CPU build, all in one run on the same weights and prompts.
+"""The whole fleet over HTTP: latency by concurrency, its overhead over the bare engine, and
+throughput next to transformers and vLLM's CPU build, in one run on the same weights and prompts.
 
 One prefill and one decode process serve; the load generator runs in this process and shares the
 machine with them. Every prompt is new, so no prefix is cached.
@@ -25,8 +25,6 @@ import uvloop  # noqa: E402
 from rorqual_engine.models import load_model  # noqa: E402
 from rorqual_engine.runner import BareEngine, GenerationParams  # noqa: E402
 from transformers import AutoTokenizer  # noqa: E402
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from bench.http_load import Endpoint, LoadResult, chat_body, run_load  # noqa: E402
 from bench.peers.run import PeerAbsent, PeerJob, run_transformers, run_vllm  # noqa: E402
@@ -165,14 +163,16 @@ def main() -> int:
     print(f"cpus {os.cpu_count()}, load {os.getloadavg()}", file=sys.stderr)
     model_dir = default_model_dir()
     met: list[bool] = []
-    with tempfile.TemporaryDirectory(prefix="rorqual-bench-") as home:
-        with running_fleet(Path(home)) as fleet:
-            client = Client(fleet.base_url)
-            client.load(client.prompts(4), concurrency=2, max_tokens=16)
-            bench_latency(client)
-            met += bench_overhead(client, model_dir, rounds=15)
-            if not options.skip_peers:
-                met += bench_throughput(client, model_dir, options.rounds)
+    with (
+        tempfile.TemporaryDirectory(prefix="rorqual-bench-") as home,
+        running_fleet(Path(home)) as fleet,
+    ):
+        client = Client(fleet.base_url)
+        client.load(client.prompts(4), concurrency=2, max_tokens=16)
+        bench_latency(client)
+        met += bench_overhead(client, model_dir, rounds=15)
+        if not options.skip_peers:
+            met += bench_throughput(client, model_dir, options.rounds)
     return 0 if all(met) else 1
 
 

@@ -1,13 +1,35 @@
-"""Prompts of known size for benchmarks; every prompt differs from its first words on (no cache hits)."""
+"""Prompts of known size for benchmarks; all differ from their first words on (no cache hits)."""
 
 from __future__ import annotations
 
 import random
 
 _WORDS = (
-    "river stone market window garden letter bridge morning silver engine harbor candle "
-    "forest signal copper winter planet basket mirror thunder valley ribbon anchor meadow"
-).split()
+    "river",
+    "stone",
+    "market",
+    "window",
+    "garden",
+    "letter",
+    "bridge",
+    "morning",
+    "silver",
+    "engine",
+    "harbor",
+    "candle",
+    "forest",
+    "signal",
+    "copper",
+    "winter",
+    "planet",
+    "basket",
+    "mirror",
+    "thunder",
+    "valley",
+    "ribbon",
+    "anchor",
+    "meadow",
+)
 
 
 def distinct_prompts(num_prompts: int, *, num_words: int, seed: int) -> list[str]:

@@ -1,4 +1,4 @@
-"""Run a peer in its own process and read its rates; install vLLM's CPU build where it is missing."""
+"""Run a peer in its own process and read its rates; install vLLM's CPU build where missing."""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
 """Peer: transformers `generate`, one padded batch, greedy, bf16.
 
-Reads {"model_dir", "prompts": [[ids]], "max_new_tokens", "rounds"} on stdin, prints {"tokens_per_s": [...]}.
+stdin: {"model_dir", "prompts": [[ids]], "max_new_tokens", "rounds"}
+stdout: {"tokens_per_s": [one a round]}
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Peer: vLLM's CPU build in process, greedy, bf16. Runs in its own virtual environment.
 
-Reads {"model_dir", "prompts": [[ids]], "max_new_tokens", "rounds"} on stdin, prints {"tokens_per_s": [...]}.
+stdin: {"model_dir", "prompts": [[ids]], "max_new_tokens", "rounds"}
+stdout: {"tokens_per_s": [one a round]}
 """
 
 from __future__ import annotations

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 _PROSE = (
-    "The harbour was quiet before dawn, and the fishing boats rocked against their ropes while the "
-    "first gulls argued over scraps on the quay. Maria counted the crates twice, wrote the numbers in "
-    "her blue notebook, and waited for the ferry that would take them across the bay to the market. "
+    "The harbour was quiet before dawn, and the fishing boats rocked against their ropes while "
+    "the first gulls argued over scraps on the quay. Maria counted the crates twice, wrote the "
+    "numbers in her blue notebook, and waited for the ferry that would take them across the bay "
+    "to the market. "
 )
 _CODE = '''def merge(left, right):
     """Merge two sorted lists into one sorted list."""
@@ -17,7 +18,10 @@ _CODE = '''def merge(left, right):
             out.append(right[j]); j += 1
     return out + left[i:] + right[j:]
 '''
-_CHINESE = "今天天气很好，我们去公园散步，看到了许多花和小鸟。孩子们在草地上跑来跑去，老人们坐在长椅上聊天。"
+_CHINESE = (
+    "今天天气很好，我们去公园散步，看到了许多花和小鸟。"
+    "孩子们在草地上跑来跑去，老人们坐在长椅上聊天。"
+)
 
 PROMPTS: tuple[str, ...] = (
     "a",

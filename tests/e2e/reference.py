@@ -27,7 +27,7 @@ class Mismatch:
 
 
 class GreedyOracle:
-    """Compares an output with transformers' greedy choice at every position, given the same history."""
+    """Compares an output with transformers' greedy choice at each position, same history."""
 
     def __init__(self, model_dir: Path) -> None:
         self._bf16 = AutoModelForCausalLM.from_pretrained(model_dir, dtype=torch.bfloat16).eval()
@@ -35,7 +35,7 @@ class GreedyOracle:
 
     @torch.inference_mode()
     def mismatches(self, prompt_ids: list[int], output_ids: list[int]) -> list[Mismatch]:
-        """Positions of output_ids that differ from the argmax, each with its gap and the measured noise."""
+        """Positions of output_ids that are not the argmax, with gap and measured noise."""
         ids = torch.tensor([prompt_ids + output_ids])
         keep = len(output_ids) + 1
         low = self._bf16(ids, logits_to_keep=keep).logits[0, :-1].float()

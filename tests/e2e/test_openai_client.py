@@ -68,7 +68,9 @@ def test_stop_is_not_part_of_the_answer(client: openai.OpenAI) -> None:
 
 def test_a_seed_repeats_and_another_differs(client: openai.OpenAI) -> None:
     def text(seed: int) -> str:
-        return str(_ask(client, seed=seed, temperature=1.5, max_tokens=24).choices[0].message.content)
+        return str(
+            _ask(client, seed=seed, temperature=1.5, max_tokens=24).choices[0].message.content
+        )
 
     assert text(1) == text(1)
     assert len({text(seed) for seed in range(1, 5)}) > 1
@@ -137,7 +139,10 @@ def test_models(client: openai.OpenAI) -> None:
     ],
 )
 def test_errors_are_typed_and_name_the_field(
-    client: openai.OpenAI, options: dict[str, object], error: type[openai.APIStatusError], param: str
+    client: openai.OpenAI,
+    options: dict[str, object],
+    error: type[openai.APIStatusError],
+    param: str,
 ) -> None:
     with pytest.raises(error) as caught:
         _ask(client, **options)

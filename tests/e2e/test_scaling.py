@@ -1,4 +1,4 @@
-"""The scaler's local driver starts a second decode under load and stops it when the load is gone."""
+"""The scaler's local driver adds a decode under load and takes it away when the load is gone."""
 
 from __future__ import annotations
 
