@@ -15,7 +15,7 @@ ServingError
 from __future__ import annotations
 
 from enum import IntEnum
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 from rorqual_proto.v1 import error_pb2
 
@@ -253,7 +253,7 @@ def error_to_wire(error: BaseException) -> error_pb2.ErrorInfo:
             code=error_pb2.ERROR_CODE_INTERNAL, message=f"internal error ({type(error).__name__})"
         )
     return error_pb2.ErrorInfo(
-        code=error_pb2.ErrorCode.ValueType(int(error.code)),
+        code=cast("error_pb2.ErrorCode", int(error.code)),
         message=error.message,
         param=error.param or "",
         retry_after_s=error.retry_after_s,
