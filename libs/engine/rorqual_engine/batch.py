@@ -18,7 +18,11 @@ Int64Array = npt.NDArray[np.int64]
 
 @dataclass
 class SequenceChunk:
-    """Consecutive tokens of one sequence; their KV is written, earlier KV is read."""
+    """Consecutive tokens of one sequence; their KV is written, earlier KV is read.
+
+    A sequence has at most one chunk in a batch, and no two chunks write to the same page; pages
+    that both only read may be shared.
+    """
 
     token_ids: Sequence[int] | npt.NDArray[np.integer]
     """The rows to run, one a token."""

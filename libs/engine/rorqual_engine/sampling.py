@@ -131,12 +131,12 @@ def _draw(logits: torch.Tensor, states: Sequence[SamplingState]) -> npt.NDArray[
     inverse = np.array([1.0 / s.temperature for s in states], dtype=np.float32)[:, None]
     scaled = (rows - rows.max(axis=1, keepdims=True)) * inverse
     weights = np.exp(scaled)
+    totals = weights.sum(axis=1)
     chosen = np.empty(len(states), dtype=np.int64)
     choose = _compiled_choose()
     for row, state in enumerate(states):
-        chosen[row] = choose(
-            scaled[row], weights[row], state.top_k, state.top_p, state.min_p, noise[row]
-        )
+        cuts = (state.top_k, state.top_p, state.min_p)
+        chosen[row] = choose(scaled[row], weights[row], float(totals[row]), *cuts, noise[row])
     return chosen
 
 

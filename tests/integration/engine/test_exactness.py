@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 import torch
 from rorqual_engine.batch import SequenceChunk
+from rorqual_engine.exactness import is_exact
 from rorqual_engine.models import CausalModel
+from rorqual_engine.models.llama import Linear
 
 from tests.support.engine_runs import kv_bytes, run_in_chunks
 
@@ -76,3 +78,18 @@ def test_large_batches_change_no_bit(model: CausalModel) -> None:
     with cache.allocate(9) as whole, cache.allocate(9) as cut:
         expected = run_in_chunks(model, cache, tokens, whole.pages, [1100])
         assert torch.equal(expected, run_in_chunks(model, cache, tokens, cut.pages, [300]))
+
+
+def test_the_machine_check_agrees(model: CausalModel) -> None:
+    assert is_exact(model)
+
+
+def test_the_machine_check_notices(model: CausalModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With products whose rows depend on the batch, it says so."""
+    exact_call = Linear.__call__
+
+    def sloppy(self: Linear, rows: torch.Tensor) -> torch.Tensor:
+        return exact_call(self, rows) * (1.0 if len(rows) > 8 else 1.01)
+
+    monkeypatch.setattr(Linear, "__call__", sloppy)
+    assert not is_exact(model)

@@ -46,6 +46,8 @@ def _exact(row: npt.NDArray[np.float64], state: SamplingState) -> npt.NDArray[np
         {"min_p": 0.1},
         {"top_k": 1},
         {"top_p": 1e-6},
+        {"top_p": 0.995, "temperature": 0.4},
+        {"top_k": 250, "top_p": 0.8, "temperature": 0.25},
     ],
 )
 def test_frequencies_follow_the_cut_distribution(cuts: dict[str, float]) -> None:
@@ -65,6 +67,27 @@ def test_frequencies_follow_the_cut_distribution(cuts: dict[str, float]) -> None
     chi_square = ((seen - expected)[filled] ** 2 / expected[filled]).sum()
     freedom = max(1, filled.sum() - 1)
     assert chi_square < freedom + 5 * np.sqrt(2 * freedom)
+
+
+@settings(max_examples=80, deadline=None)
+@given(
+    seed=st.integers(0, 1000),
+    top_k=st.integers(0, 400),
+    top_p=st.sampled_from([0.01, 0.5, 0.9, 0.999, 1.0]),
+    min_p=st.sampled_from([0.0, 1e-6, 1e-3, 0.2]),
+    temperature=st.sampled_from([0.05, 0.3, 1.0, 4.0]),
+)
+def test_every_draw_is_the_inverse_of_the_exact_distribution(
+    seed: int, top_k: int, top_p: float, min_p: float, temperature: float
+) -> None:
+    """Whichever short cut the kernel takes, the token is the one the noise names."""
+    logits = _logits(seed)
+    state = SamplingState(temperature, top_p, top_k, min_p, seed, 3)
+    cumulative = np.cumsum(_exact(logits[0].double().numpy(), state))
+    token = sample(logits, [state]).ids[0]
+    noise = uniforms([seed], [3])[0]
+    below = cumulative[token - 1] if token else 0.0
+    assert below - 1e-5 <= noise <= cumulative[token] + 1e-5
 
 
 @settings(max_examples=60, deadline=None)

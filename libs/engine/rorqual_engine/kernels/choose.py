@@ -10,16 +10,41 @@ from numba import njit
 BINS_PER_UNIT = 64
 NUM_BINS = 4096
 """Scaled logits are sorted into bins of 1/64; the last bin takes the far tail."""
+NEAR = 10.0
+NEAR_WEIGHT = 4.6e-5
+"""exp(-NEAR), rounded up. Cuts mostly keep tokens of at least this weight only; then the others
+are not looked at."""
 
 
-def choose_token(scaled, weights, top_k, top_p, min_p, uniform):
+def choose_token(scaled, weights, total, top_k, top_p, min_p, uniform):
     """The token that `uniform` names in the cut distribution.
 
     scaled: float32 [vocab], logits over temperature minus their maximum, so the largest is 0
-    weights: float32 [vocab], exp(scaled)
+    weights: float32 [vocab], exp(scaled); total: their sum
     Order everywhere: by scaled descending, then by token id.
     """
-    cut_value, cut_id = _cut(scaled, weights, top_k, top_p)
+    if top_k <= 0 and top_p >= 1.0 and min_p <= 0.0:
+        return _draw(scaled, weights, total, top_k, top_p, min_p, uniform)
+    near = np.empty(len(scaled), np.int64)
+    n = 0
+    for i in range(len(scaled)):
+        near[n] = i
+        n += scaled[i] > -NEAR
+    near = near[:n]
+    near_scaled, near_weights = scaled[near], weights[near]
+    if top_k > 0:
+        is_enough = top_k < n
+    else:
+        is_enough = min_p >= NEAR_WEIGHT or top_p * total <= near_weights.sum()
+    if is_enough:
+        return near[_draw(near_scaled, near_weights, total, top_k, top_p, min_p, uniform)]
+    return _draw(scaled, weights, total, top_k, top_p, min_p, uniform)
+
+
+@njit
+def _draw(scaled, weights, whole, top_k, top_p, min_p, uniform):
+    """As choose_token, over a part of the vocabulary that holds everything kept."""
+    cut_value, cut_id = _cut(scaled, weights, whole, top_k, top_p)
     total = 0.0
     for i in range(len(scaled)):
         if _is_kept(scaled[i], i, cut_value, cut_id) and weights[i] >= min_p:
@@ -42,7 +67,7 @@ def _is_kept(value, token, cut_value, cut_id):
 
 
 @njit
-def _cut(scaled, weights, top_k, top_p):
+def _cut(scaled, weights, total, top_k, top_p):
     """The last token (its value and id) that top-k and top-p keep."""
     keep_all = (np.float32(-np.inf), len(scaled))
     if top_k <= 0 and top_p >= 1.0:
@@ -55,7 +80,6 @@ def _cut(scaled, weights, top_k, top_p):
             counts[b] += 1
             masses[b] += weights[i]
     cut_value, cut_id = keep_all
-    total = masses.sum()
     if 0 < top_k < counts.sum():
         cut_value, cut_id, total = _cut_in_bins(scaled, weights, counts, masses, top_k, np.inf)
     if top_p < 1.0:

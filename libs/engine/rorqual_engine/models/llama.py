@@ -150,7 +150,7 @@ class LlamaModel(CausalModel):
         rope = build_table(self.config.rope, self.max_context_tokens, dtype, device)
         self._ops = _choose_ops(self.config, rope, device, dtype)
 
-    @torch.inference_mode()
+    @torch.no_grad()
     def forward(self, chunks: Sequence[SequenceChunk], cache: PagedKvCache) -> torch.Tensor:
         if cache.layout != self.kv_layout:
             raise BadChunk("the cache was made for another model")

@@ -6,6 +6,7 @@ import time
 from pathlib import Path
 
 from rorqual_engine.batch import SequenceChunk
+from rorqual_engine.exactness import is_exact
 from rorqual_engine.models import load_model
 from rorqual_engine.prepare.wheel import Progress
 from rorqual_engine.sampling import SamplingState, sample
@@ -24,4 +25,6 @@ def warm_kernels(model_dir: Path, progress: Progress) -> None:
         chunk = SequenceChunk([0, 1], 0, lease.pages, wants_logits=True)
         logits = model.forward([chunk], cache)
     sample(logits, [SamplingState(temperature=1.0, top_k=2, top_p=0.5)])
+    if not is_exact(model):
+        progress("note: on this CPU a token's logits can depend on the batch it is computed in")
     progress(f"kernels ready after {time.monotonic() - began_s:.1f} s")
