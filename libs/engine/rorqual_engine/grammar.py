@@ -10,6 +10,7 @@ import torch
 import xgrammar
 from tokenizers import Tokenizer
 
+from rorqual_engine.closing import ClosingGuard, ClosingVocabulary
 from rorqual_engine.errors import GrammarMismatch
 
 
@@ -41,12 +42,19 @@ def new_bitmask(num_rows: int, vocab_size: int) -> torch.Tensor:
 class GrammarState:
     """How far one output has come through its grammar."""
 
-    def __init__(self, compiled: xgrammar.CompiledGrammar) -> None:
+    def __init__(
+        self, compiled: xgrammar.CompiledGrammar, closing: ClosingVocabulary | None = None
+    ) -> None:
+        """closing: ends the output before its budget does; see `admit`."""
         self._matcher = xgrammar.GrammarMatcher(compiled)
+        self._guard = None if closing is None else ClosingGuard(closing)
 
     @classmethod
     def from_serialized(
-        cls, serialized: bytes, tokenizer_info: xgrammar.TokenizerInfo
+        cls,
+        serialized: bytes,
+        tokenizer_info: xgrammar.TokenizerInfo,
+        closing: ClosingVocabulary | None = None,
     ) -> GrammarState:
         """From what the grammar service compiled. Raises: GrammarMismatch."""
         try:
@@ -55,11 +63,18 @@ class GrammarState:
             compiled = xgrammar.CompiledGrammar.deserialize_json(text, tokenizer_info)
         except (RuntimeError, ValueError) as err:
             raise GrammarMismatch(f"compiled grammar cannot be used: {err}") from err
-        return cls(compiled)
+        return cls(compiled, closing)
 
     def fill_mask(self, bitmask: torch.Tensor, row: int) -> None:
         """Writes the tokens allowed next into one row of a bitmask (see new_bitmask)."""
         self._matcher.fill_next_token_bitmask(bitmask, row)
+
+    def admit(self, token_id: int, num_left: int) -> int:
+        """The token to accept instead of the drawn one, when the output could not be completed in
+        the `num_left` tokens after it; mostly `token_id` itself. The state is not changed."""
+        if self._guard is None:
+            return token_id
+        return self._guard.admit(self._matcher, token_id, num_left)
 
     def accept(self, token_id: int) -> bool:
         """Advances by one token; False, and no change, when the grammar forbids it."""

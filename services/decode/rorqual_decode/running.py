@@ -42,6 +42,12 @@ class Running:
         """Absolute position of the token to draw next: the length of the sequence so far."""
         return self.spec.num_prompt_tokens + self.num_output
 
+    def admit(self, token_id: int) -> int:
+        """The drawn token, or the one that its grammar needs now to be complete in time."""
+        if self.grammar is None:
+            return token_id
+        return self.grammar.admit(token_id, self.stop.max_output_tokens - self.num_output - 1)
+
     def take(self, token_id: int, scores: TokenScores | None) -> Emission:
         """Append one sampled token; the emission says whether the sequence ends with it."""
         self.chunk.token_ids = (token_id,)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 from rorqual_engine.grammar import new_bitmask
@@ -36,12 +37,19 @@ def choose_tokens(logits: torch.Tensor, sequences: Sequence[Running]) -> list[Em
     """
     states = [sampling_state(s.spec.sampling, s.next_position) for s in sequences]
     sampled = sample(logits, states, _bitmask(logits, sequences))
-    return [
-        sequence.take(int(token_id), _scores(int(token_id), logprobs))
-        for sequence, token_id, logprobs in zip(
-            sequences, sampled.ids.tolist(), sampled.logprobs, strict=True
-        )
-    ]
+    drawn_ids = sampled.ids.tolist()
+    emissions = []
+    for row, sequence in enumerate(sequences):
+        drawn, logprobs = drawn_ids[row], sampled.logprobs[row]
+        token_id = sequence.admit(drawn)
+        if logprobs is not None and token_id != drawn:
+            logprobs = replace(logprobs, logprob=_logprob(logits[row], token_id))
+        emissions.append(sequence.take(token_id, _scores(token_id, logprobs)))
+    return emissions
+
+
+def _logprob(row: torch.Tensor, token_id: int) -> float:
+    return float(torch.log_softmax(row, dim=-1)[token_id])
 
 
 def _bitmask(logits: torch.Tensor, sequences: Sequence[Running]) -> torch.Tensor | None:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from rorqual_engine.closing import ClosingVocabulary
 from rorqual_engine.grammar import GrammarState, load_tokenizer_info
 from rorqual_engine.kv import PagedKvCache
 from rorqual_engine.models import load_model
@@ -199,7 +200,11 @@ def _read_page(cache: PagedKvCache, page: int) -> Any:
 
 def _grammar_reader(settings: DecodeSettings, model: CausalModel) -> Any:
     vocabulary = load_tokenizer_info(settings.model_dir, model.vocab_size, model.eos_token_ids)
-    return partial(GrammarState.from_serialized, tokenizer_info=vocabulary)
+    return partial(
+        GrammarState.from_serialized,
+        tokenizer_info=vocabulary,
+        closing=ClosingVocabulary(vocabulary),
+    )
 
 
 async def _register(bus: Bus, fingerprint: str, blocks: Sequence[StoredBlock]) -> None:

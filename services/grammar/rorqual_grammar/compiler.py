@@ -13,6 +13,9 @@ from rorqual_grammar.schema_check import find_unenforced
 from rorqual_grammar.vocabulary import read_vocabulary
 
 _SOURCE_POSITION = re.compile(r"^\[[\d:]+\] \S+:\d+: (Check failed: \(.*?\) is \w+: )?")
+_BOUNDED_CHARACTER = re.compile(r'^(\S+ ::= \(\(\[\^)(\\"\\\\\\r\\n\]\)\))$', re.MULTILINE)
+"""The rule xgrammar 0.2.9 writes for one character of a string with minLength or maxLength. Unlike
+that of other strings it allows raw control characters, which JSON does not."""
 _ANY_OBJECT = '{"type":"object"}'
 
 
@@ -63,13 +66,19 @@ def _compile(
 ) -> xgrammar.CompiledGrammar:
     match constraint.kind:
         case ConstraintKind.JSON_SCHEMA:
-            return compiler.compile_json_schema(constraint.source, any_whitespace=False)
+            return compiler.compile_grammar(_schema_grammar(constraint.source))
         case ConstraintKind.JSON_OBJECT:
-            return compiler.compile_json_schema(_ANY_OBJECT, any_whitespace=False)
+            return compiler.compile_grammar(_schema_grammar(_ANY_OBJECT))
         case ConstraintKind.REGEX:
             return compiler.compile_regex(constraint.source)
         case ConstraintKind.EBNF:
             return compiler.compile_grammar(constraint.source)
+
+
+def _schema_grammar(source: str) -> xgrammar.Grammar:
+    grammar = xgrammar.Grammar.from_json_schema(source, any_whitespace=False)
+    rules, num_changed = _BOUNDED_CHARACTER.subn(r"\1\\0-\\x1f\2", str(grammar))
+    return xgrammar.Grammar.from_ebnf(rules) if num_changed else grammar
 
 
 def _check_schema(source: str) -> None:

@@ -76,6 +76,23 @@ async def test_a_grammar_survives_its_journey_and_constrains(
     assert not accepts(compiled, settings, bad)
 
 
+@pytest.mark.parametrize(
+    "bound", [{"minLength": 1}, {"maxLength": 9}, {"minLength": 2, "maxLength": 3}]
+)
+async def test_a_string_with_bounds_takes_no_raw_control_characters(
+    pool: CompilerPool, settings: GrammarSettings, bound: dict[str, int]
+) -> None:
+    """xgrammar 0.2.9 lets them through, and the answer is then no JSON."""
+    literal = r"[^\"\\\r\n]"
+    compiled = await pool.compile(
+        schema({"anyOf": [{"type": "string", **bound}, {"const": literal}]})
+    )
+    assert accepts(compiled, settings, '"ab"')
+    for code in range(0x20):
+        assert not accepts(compiled, settings, f'"a{chr(code)}"')
+    assert accepts(compiled, settings, json.dumps(literal))
+
+
 async def test_the_mask_is_as_long_as_the_logits(settings: GrammarSettings) -> None:
     tokenizer = load_tokenizer_info(settings.model_dir)
     assert tokenizer.vocab_size == VOCAB_SIZE

@@ -1,0 +1,122 @@
+"""Ends a constrained output before its token budget does, so that it is complete and valid.
+
+A model may write a string or a list for ever. Cut at the budget, the text would break the very
+schema it was asked for. So each token drawn near the end is tried first: if the output could no
+longer be completed after it, the next token of a short way to the end is taken instead. The way is
+found by what ends JSON; for other grammars it is often, but not always, found.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import xgrammar
+
+MAX_WAY_TOKENS = 256
+"""Longest way to the end that is looked for; with more tokens left nothing is checked."""
+_SLACK_TOKENS = 4
+"""A plain token lengthens the way by less: it may leave a character or an escape unfinished."""
+_STRUCTURE = frozenset(b'{}[],:"\\')
+_BETWEEN = (b"}", b"]", b",", b'"', b"0", b"null", b"true", b"false", b"{", b"[")
+"""In this order JSON ends soonest from between two of its tokens."""
+_IN_TEXT = (b'"',)
+"""Inside a string, brackets are text and only the quote ends it."""
+_TEXT_PROBES = (b"x", b"W")
+"""Allowed, both of them, inside a free string only."""
+
+
+class ClosingVocabulary:
+    """What closing needs to know of the tokens; made once a model and shared."""
+
+    def __init__(self, tokenizer_info: xgrammar.TokenizerInfo) -> None:
+        texts: Sequence[bytes] = tokenizer_info.decoded_vocab
+        self.num_words = -(-tokenizer_info.vocab_size // 32)
+        by_text = {text: token_id for token_id, text in reversed(list(enumerate(texts)))}
+        self.between = _known(by_text, _BETWEEN)
+        self.in_text = _known(by_text, _IN_TEXT)
+        self.text_probes = _known(by_text, _TEXT_PROBES)
+        self.is_structural = np.fromiter(
+            (not _STRUCTURE.isdisjoint(text) for text in texts), np.bool_, len(texts)
+        )
+        self.lengths = np.fromiter((len(text) for text in texts), np.int32, len(texts))
+        self.stop_ids = frozenset(tokenizer_info.stop_token_ids)
+
+
+def _known(by_text: dict[bytes, int], texts: Sequence[bytes]) -> list[int]:
+    return [by_text[text] for text in texts if text in by_text]
+
+
+@dataclass
+class ClosingGuard:
+    """Watches one output. Ask `admit` for every token before the grammar accepts it."""
+
+    vocabulary: ClosingVocabulary
+    _way_bound: int | None = field(default=None, init=False)
+    """No way to the end is longer than this since the last look; None = not known."""
+
+    def admit(self, matcher: Any, token_id: int, num_left: int) -> int:
+        """The token to take: `token_id`, or the first one of a way to the end.
+
+        matcher: where the output is now, not changed. num_left: tokens that may follow this one.
+        Where no way to the end is found the drawn token stays: the output will then be cut.
+        """
+        if num_left >= MAX_WAY_TOKENS or token_id in self.vocabulary.stop_ids:
+            return token_id
+        plain = not self.vocabulary.is_structural[token_id]
+        if plain and self._way_bound is not None and self._way_bound <= num_left:
+            return token_id
+        after = self._way_after(matcher.fork(), token_id)
+        if after is not None and len(after) <= num_left:
+            self._way_bound = len(after) + _SLACK_TOKENS
+            return token_id
+        way = find_way(matcher.fork(), self.vocabulary)
+        if not way or len(way) > num_left + 1:
+            return token_id
+        self._way_bound = None
+        return way[0]
+
+    def _way_after(self, fork: Any, token_id: int) -> list[int] | None:
+        return find_way(fork, self.vocabulary) if fork.accept_token(token_id) else None
+
+
+def find_way(matcher: Any, vocabulary: ClosingVocabulary) -> list[int] | None:
+    """A short, not always the shortest, sequence of tokens that completes the output; empty when
+    it is complete. None when none is found within MAX_WAY_TOKENS. The matcher is used up."""
+    way: list[int] = []
+    mask = np.empty((1, vocabulary.num_words), np.int32)
+    while not matcher.is_completed():
+        token_id = _next_token(matcher, vocabulary, mask)
+        if token_id is None or len(way) == MAX_WAY_TOKENS or not matcher.accept_token(token_id):
+            return None
+        way.append(token_id)
+    return way
+
+
+def _next_token(matcher: Any, vocabulary: ClosingVocabulary, mask: Any) -> int | None:
+    matcher.fill_next_token_bitmask(mask, 0)
+    in_text = all(_is_allowed(mask, token_id) for token_id in vocabulary.text_probes)
+    for token_id in vocabulary.in_text if in_text else vocabulary.between:
+        if _is_allowed(mask, token_id):
+            return token_id
+    forced = matcher.find_jump_forward_tokens()
+    if forced:
+        return int(forced[0])
+    return _allowed_by_length(vocabulary, mask, longest=not matcher.find_jump_forward_string())
+
+
+def _is_allowed(mask: Any, token_id: int) -> bool:
+    return bool(mask[0, token_id >> 5] >> (token_id & 31) & 1)
+
+
+def _allowed_by_length(vocabulary: ClosingVocabulary, mask: Any, *, longest: bool) -> int | None:
+    """The longest gets soonest past what must be written, such as a minimum length; the shortest
+    says no more than what is forced."""
+    allowed = np.unpackbits(mask.view(np.uint8), bitorder="little")[: len(vocabulary.lengths)]
+    usable = np.flatnonzero(allowed & (vocabulary.lengths > 0))
+    if not len(usable):
+        return None
+    lengths = vocabulary.lengths[usable]
+    return int(usable[lengths.argmax() if longest else lengths.argmin()])
