@@ -39,7 +39,7 @@ class RichReporter:
         self._status: Status | None = None
 
     def say(self, text: str) -> None:
-        self._console.print(text, markup=False)
+        self._console.print(text, markup=False, soft_wrap=True)
 
     def waiting(self, text: str) -> None:
         if not text:
