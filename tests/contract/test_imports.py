@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from importlib.metadata import packages_distributions
 from pathlib import Path
 
 import pytest
 
-from tests.contract.distributions import ROOT, SERVICES, read_distributions
+from tests.contract.distributions import ROOT, SERVICES, local_closure, read_distributions
 
 IMPURE = {"time", "random", "secrets", "os", "logging", "asyncio", "threading", "socket", "io"}
 
@@ -50,6 +52,29 @@ def test_a_service_imports_only_what_its_distribution_declares(service: str) -> 
     for path in sources(f"services/{service}/rorqual_{service}"):
         local = {name for name in imported_modules(path) if name.startswith("rorqual_")}
         assert local <= allowed, f"{path}: {sorted(local - allowed)}"
+
+
+@pytest.mark.parametrize("name", sorted(read_distributions()))
+def test_third_party_imports_are_declared(name: str) -> None:
+    """By the distribution itself or by a local one it needs: nothing is there by luck."""
+    distributions = read_distributions()
+    declared = {
+        normalised(dependency)
+        for local in local_closure(name, distributions)
+        for dependency in distributions[local].dependencies
+    }
+    providers = packages_distributions()
+    folder = f"{distributions[name].folder}/{distributions[name].package}"
+    for path in sources(folder):
+        for module in imported_modules(path):
+            if module in sys.stdlib_module_names or module.startswith("rorqual_"):
+                continue
+            found = {normalised(provider) for provider in providers.get(module, [])}
+            assert found & declared, f"{path} imports {module}, declared nowhere"
+
+
+def normalised(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()
 
 
 def test_the_import_contracts_hold() -> None:
