@@ -15,7 +15,6 @@ import httpx
 
 from rorqual_cli.fleet import Fleet
 from rorqual_cli.options import FleetOptions
-from rorqual_cli.problems import CliError, ExitCode
 from rorqual_cli.processes import start_fresh_log
 from rorqual_cli.report import Reporter
 from rorqual_cli.state import read_state
@@ -92,7 +91,7 @@ async def _served_model(base_url: str) -> str:
 def run_detached(arguments: Sequence[str], home: Path, report: Reporter) -> int:
     """Start `rorqual up ARGUMENTS` in the background, relay its lines until it is ready.
 
-    Raises: CliError with its last line when it fails.
+    Returns its exit code when it ends before that.
     """
     log_path = home / "logs" / "fleet.log"
     log_path.parent.mkdir(parents=True, exist_ok=True)
@@ -121,18 +120,21 @@ def _relay(process: subprocess.Popen[bytes], home: Path, log_path: Path, report:
             if ready:
                 time.sleep(2 * _RELAY_POLL_S)  # the lines after readiness
             text = lines.read().rstrip("\n")
+            _say_lines(text, report)
             if ended:
-                *above, last = text.splitlines() or [""]
-                for line in above:
-                    report.say(line)
-                code = process.returncode
-                known = code in ExitCode._value2member_map_
-                raise CliError(last.removeprefix("rorqual: "), "", ExitCode(code if known else 1))
-            if text:
-                report.say(text)
+                return int(process.returncode)
             if ready:
                 return 0
             time.sleep(_RELAY_POLL_S)
+
+
+def _say_lines(text: str, report: Reporter) -> None:
+    """Relay what the launcher wrote, its error line as an error."""
+    for line in text.splitlines():
+        if line.startswith("rorqual: "):
+            sys.stderr.write(f"{line}\n")
+        else:
+            report.say(line)
 
 
 def _is_ready(home: Path, pid: int) -> bool:

@@ -106,6 +106,8 @@ def test_a_second_fleet_in_the_same_home_or_on_the_same_port_is_refused(
     assert elsewhere.returncode == ExitCode.PORT_BUSY
     assert port in elsewhere.stderr
     assert elsewhere.stderr.count("\n") == 1
+    detached = rorqual("up", "--home", str(tmp_path), "--port", port, "--detach")
+    assert (detached.returncode, detached.stderr) == (elsewhere.returncode, elsewhere.stderr)
 
 
 def test_a_crashed_service_comes_back(home: Path) -> None:
