@@ -1,0 +1,57 @@
+"""What the compiler would drop without a word is found wherever it stands; the rest passes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from rorqual_grammar.schema_check import find_unenforced
+
+STRING = {"type": "string"}
+
+
+@pytest.mark.parametrize(
+    ("schema", "says"),
+    [
+        ({"not": STRING}, "'not'"),
+        ({"if": STRING, "then": {}}, "'if'"),
+        ({"type": "array", "items": {"type": "array", "uniqueItems": True}}, "at #/items"),
+        ({"properties": {"a": {"contains": STRING}}}, "at #/properties/a"),
+        ({"$defs": {"x": {"dependentRequired": {}}}}, "at #/$defs/x"),
+        ({"anyOf": [STRING, {"allOf": [STRING, STRING]}]}, "'allOf'"),
+        ({"$ref": "https://example.com/s.json"}, "must stay inside"),
+        ({"$ref": "#/$defs/s", "maxLength": 3}, "beside '$ref'"),
+        ({"anyOf": [STRING], "required": ["a"]}, "beside 'anyOf'"),
+        ({"type": "string", "pattern": "a", "maxLength": 3}, "beside 'pattern'"),
+        ({"properties": {"a": STRING}, "required": ["a", "b"]}, "names 'b'"),
+    ],
+)
+def test_an_unenforced_keyword_is_named_with_its_place(schema: Any, says: str) -> None:
+    problem = find_unenforced(schema)
+    assert problem is not None
+    assert says in problem
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        True,
+        {},
+        {"type": "array", "uniqueItems": False, "items": STRING},
+        {"properties": {"not": STRING, "if": STRING, "uniqueItems": {"type": "boolean"}}},
+        {"enum": [{"not": 1}, {"uniqueItems": True}]},
+        {"const": {"if": 1}},
+        {"$ref": "#/$defs/a", "description": "d", "$defs": {"a": STRING}},
+        {"anyOf": [STRING, {"type": "null"}], "title": "t", "default": None},
+        {"type": "object", "patternProperties": {"^a": STRING}, "minProperties": 1},
+    ],
+)
+def test_what_is_enforced_passes(schema: Any) -> None:
+    assert find_unenforced(schema) is None
+
+
+def test_depth_is_no_danger() -> None:
+    schema: dict[str, Any] = STRING
+    for _ in range(20_000):
+        schema = {"type": "array", "items": schema}
+    assert find_unenforced(schema) is None
