@@ -8,7 +8,7 @@ import torch
 from rorqual_engine.batch import SequenceChunk
 from rorqual_engine.exactness import is_exact
 from rorqual_engine.models import CausalModel
-from rorqual_engine.models.llama import Linear
+from rorqual_engine.models.linear import Linear
 
 from tests.support.engine_runs import kv_bytes, run_in_chunks
 

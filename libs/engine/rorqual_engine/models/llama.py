@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,14 +15,11 @@ from rorqual_engine.errors import BadChunk, CorruptModel, UnsupportedModel
 from rorqual_engine.kernels.ops import KernelOps, supports
 from rorqual_engine.kv import LAYOUT_VERSION, PagedKvCache, uniform_layout
 from rorqual_engine.models.base import CausalModel
+from rorqual_engine.models.linear import Linear
 from rorqual_engine.models.weights import Weights
 from rorqual_engine.ops import AttentionShape, LayerOps
 from rorqual_engine.ref import TorchOps
 from rorqual_engine.rope import RopeParams, RopeTable, build_table, rope_params
-
-LINEAR_ROWS = 512
-"""Rows of one matrix product. Larger batches are cut, because the libraries' products were
-measured to give every row the same bits only up to here."""
 
 
 @dataclass(frozen=True)
@@ -66,27 +63,6 @@ class LlamaConfig:
         if heads % kv_heads or head_dim % 2:
             raise CorruptModel("config.json", f"{heads} heads, {kv_heads} kv heads, dim {head_dim}")
         return checked
-
-
-@dataclass(frozen=True)
-class Linear:
-    """A matrix product whose rows do not depend on each other.
-
-    One row alone runs as two equal rows: oneDNN sums a single row in another order
-    (seen for 1536 inputs: about one row in ten differed in a bit).
-    """
-
-    weight: torch.Tensor
-    bias: torch.Tensor | None = None
-
-    def __call__(self, rows: torch.Tensor) -> torch.Tensor:
-        """rows: [T, in] -> [T, out]"""
-        if len(rows) == 1:
-            return functional.linear(rows.expand(2, -1), self.weight, self.bias)[:1]
-        if len(rows) <= LINEAR_ROWS:
-            return functional.linear(rows, self.weight, self.bias)
-        parts = [rows[at : at + LINEAR_ROWS] for at in range(0, len(rows), LINEAR_ROWS)]
-        return torch.cat([self(part) for part in parts])
 
 
 @dataclass(frozen=True)
@@ -176,17 +152,6 @@ class LlamaModel(CausalModel):
         wanted = torch.from_numpy(batch.logits_rows).to(self.device)
         last = step.add_norm(hidden[wanted], delta[wanted], self._norm)
         return self._head(last).float()
-
-    def parameters(self) -> Iterator[torch.Tensor]:
-        """Every weight tensor once."""
-        yield self._embedding
-        yield self._norm
-        for layer in self._layers:
-            yield from (layer.attention_norm, layer.mlp_norm)
-            yield from (layer.qkv.weight, layer.attention_out.weight)
-            yield from (layer.gate_up.weight, layer.down.weight)
-        if self._head.weight is not self._embedding:
-            yield self._head.weight
 
 
 def _choose_ops(
