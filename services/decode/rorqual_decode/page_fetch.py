@@ -83,9 +83,12 @@ class PageFetcher:
         )
 
     def _scatter(self, staged: np.ndarray, pages: list[int]) -> None:
-        source = torch.from_numpy(staged).view(len(pages), self._page_bytes)
-        for row, page in enumerate(pages):
-            self._cache.page_bytes_view(page).copy_(source[row])
+        rows = staged.reshape(len(pages), self._page_bytes)
+        for row, page in zip(rows, pages, strict=True):
+            if self._on_host:
+                np.copyto(self._cache.page_bytes_view(page).numpy(), row)
+            else:
+                self._cache.page_bytes_view(page).copy_(torch.from_numpy(row))
 
 
 async def _finish(copying: asyncio.Future[None]) -> None:

@@ -36,6 +36,30 @@ RECIPE_ID = "recipe-test"
 NAMESPACE = "tenant"
 
 
+def make_generation(
+    request_id: str,
+    token_ids: Sequence[int],
+    *,
+    max_new_tokens: int = 8,
+    choice_index: int = 0,
+    deadline_s: float = 30.0,
+    **sampling: object,
+) -> generation_pb2.Generation:
+    """What recipe would make of a prompt."""
+    fields = {"seed": 7, "top_p": 1.0, "max_new_tokens": max_new_tokens, **sampling}
+    return generation_pb2.Generation(
+        request_id=request_id,
+        choice_index=choice_index,
+        model="tiny",
+        prompt=tensor_pb2.Payload(inline=np.asarray(token_ids, "<i4").tobytes()),
+        num_prompt_tokens=len(token_ids),
+        sampling=generation_pb2.SamplingParams(**fields),
+        cache_namespace=NAMESPACE,
+        reply=generation_pb2.ReplyRoute(recipe_id=RECIPE_ID, gateway_id="gateway-test"),
+        deadline_unix_s=time.time() + deadline_s,
+    )
+
+
 @dataclass
 class Received:
     """What the recipe got for one generation."""
@@ -87,6 +111,9 @@ class Surroundings:
         await self.bus.subscribe(
             subjects.recipe_tokens(RECIPE_ID), decode_pb2.TokenBatch, self._on_tokens
         )
+
+    async def start_stubs(self) -> None:
+        """Answer in place of router and kvmeta."""
         await self.bus.subscribe(
             subjects.kvmeta_forget(), kvmeta_pb2.ForgetBlocksRequest, self._on_forget
         )
@@ -150,20 +177,15 @@ class Surroundings:
         matched = num_matched_blocks
         if matched is None:
             matched = next((i for i, k in enumerate(keys) if k not in self.registered), len(keys))
-        fields = {"seed": 7, "top_p": 1.0, "max_new_tokens": max_new_tokens, **sampling}
-        generation = generation_pb2.Generation(
-            request_id=request_id,
-            choice_index=choice_index,
-            model="tiny",
-            prompt=tensor_pb2.Payload(inline=np.asarray(token_ids, "<i4").tobytes()),
-            num_prompt_tokens=len(token_ids),
-            sampling=generation_pb2.SamplingParams(**fields),
-            cache_namespace=NAMESPACE,
-            reply=generation_pb2.ReplyRoute(recipe_id=RECIPE_ID, gateway_id="gateway-test"),
-            deadline_unix_s=time.time() + deadline_s,
-        )
         job = prefill_pb2.PrefillJob(
-            generation=generation,
+            generation=make_generation(
+                request_id,
+                token_ids,
+                max_new_tokens=max_new_tokens,
+                choice_index=choice_index,
+                deadline_s=deadline_s,
+                **sampling,
+            ),
             block_keys=keys,
             num_matched_blocks=matched,
             kv_lease_id=f"lease-{request_id}",
@@ -261,6 +283,7 @@ async def running_fleet(
     num_decode: int = 1,
     prefill: dict[str, object] | None = None,
     decode: dict[str, object] | None = None,
+    with_stubs: bool = True,
 ) -> AsyncIterator[Fleet]:
     """A fleet that serves until the block ends."""
     async with AsyncExitStack() as stack:
@@ -268,6 +291,8 @@ async def running_fleet(
         stack.push_async_callback(bus.close)
         around = Surroundings(bus, WorkQueue(bus, ack_wait_s=3.0), model.fingerprint)
         await around.start()
+        if with_stubs:
+            await around.start_stubs()
         fleet = Fleet(around, [], [])
         for number in range(num_decode):
             ctx = await _context(stack, runtime, "decode", number)

@@ -1,0 +1,105 @@
+"""With the real router and the real kvmeta in between: the path of a request without its edge."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+
+from rorqual_kvmeta.redis_link import RedisLink
+from rorqual_kvmeta.service import KvmetaService
+from rorqual_kvmeta.settings import KvmetaSettings
+from rorqual_proto.v1 import router_pb2
+from rorqual_router.service import RouterService
+from rorqual_router.settings import RouterSettings
+from rorqual_runtime import subjects
+from rorqual_runtime.queue import WorkQueue
+from rorqual_runtime.service import open_service
+
+from tests.integration.prefill_decode.conftest import prompt
+from tests.integration.prefill_decode.fleet import (
+    Fleet,
+    Received,
+    make_generation,
+    running_fleet,
+    until,
+)
+
+
+@asynccontextmanager
+async def neighbours(runtime, redis_url: str) -> AsyncIterator[None]:
+    """Router and kvmeta, ready."""
+    async with AsyncExitStack() as stack:
+        link = RedisLink(redis_url, timeout_s=1.0, probe_interval_s=0.5, max_connections=4)
+        stack.push_async_callback(link.aclose)
+        settings = runtime.model_copy(update={"instance_id": "kvmeta-0"})
+        ctx = await stack.enter_async_context(open_service("kvmeta", settings))
+        await KvmetaService(ctx, link, KvmetaSettings()).start()
+        settings = runtime.model_copy(update={"instance_id": "router-0"})
+        ctx = await stack.enter_async_context(open_service("router", settings))
+        queue = WorkQueue(ctx.bus)
+        await queue.ensure()
+        await RouterService(ctx, queue, RouterSettings()).start()
+        yield
+
+
+async def submit(fleet: Fleet, request_id: str, token_ids, **options) -> Received:
+    request = router_pb2.SubmitRequest(
+        generations=[make_generation(request_id, token_ids, ignore_eos=True, **options)]
+    )
+    reply = await fleet.around.bus.request(
+        subjects.router_submit(), request, router_pb2.SubmitReply, timeout_s=5
+    )
+    assert reply.submitted.bucket == "lt16k"
+    return await fleet.around.finished(request_id)
+
+
+async def test_a_repeated_prompt_of_2000_tokens(
+    runtime_settings, redis_server, tiny_model, tiny_dir, bare
+):
+    token_ids = prompt(2000)
+    async with (
+        neighbours(runtime_settings, redis_server.url),
+        running_fleet(
+            runtime_settings, tiny_model, tiny_dir, num_decode=2, with_stubs=False
+        ) as fleet,
+    ):
+        first = await submit(fleet, "first", token_ids)
+        registrars = [decode.registrar for _, decode in fleet.decode]
+        writers = [decode.writer for _, decode in fleet.decode]
+        await until(
+            lambda: (
+                sum(w.num_stored for w in writers) == 15
+                and not any(r.num_waiting for r in registrars)
+            ),
+            5,
+            "15 blocks to be registered",
+        )
+        second = await submit(fleet, "second", token_ids)
+        assert fleet.prefill[0][1].engine.num_computed_tokens == 2000 + 80
+        assert (first.num_cached_tokens, second.num_cached_tokens) == (0, 1920)
+        assert first.token_ids == second.token_ids == bare(token_ids, 8)
+        await fleet.nothing_held()
+
+
+async def test_load_spreads_over_both_decode_instances(
+    runtime_settings, redis_server, tiny_model, tiny_dir, bare
+):
+    async with (
+        neighbours(runtime_settings, redis_server.url),
+        running_fleet(
+            runtime_settings,
+            tiny_model,
+            tiny_dir,
+            num_prefill=2,
+            num_decode=2,
+            with_stubs=False,
+        ) as fleet,
+    ):
+        outputs = await asyncio.gather(
+            *(submit(fleet, f"r{n}", prompt(40, n), max_new_tokens=30) for n in range(12))
+        )
+        for n, output in enumerate(outputs):
+            assert output.token_ids == bare(prompt(40, n), 30)
+        assert {i for output in outputs for i in output.decode_ids} == {"decode-0", "decode-1"}
+        await fleet.nothing_held()

@@ -1,0 +1,136 @@
+"""Finished blocks: their keys, their way to the store, and the pages they keep."""
+
+from __future__ import annotations
+
+import threading
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from rorqual_decode.block_chain import BlockChain
+from rorqual_decode.block_writer import BlockWriter
+from rorqual_decode.generation import GenerationKey
+from rorqual_decode.page_hold import PageHold
+from rorqual_policy.blocks import block_keys, root_key
+
+KEY = GenerationKey("r", 0)
+
+
+@settings(max_examples=30)
+@given(num_prompt=st.integers(1, 400), num_output=st.integers(0, 400))
+def test_keys_of_a_growing_sequence_are_those_of_the_whole(num_prompt, num_output):
+    token_ids = [(7 * n) % 1000 for n in range(num_prompt + num_output)]
+    names = {"fingerprint": "f", "namespace": "n"}
+    keys = block_keys(token_ids[:num_prompt], **names)
+    chain = BlockChain(
+        keys[-1] if keys else root_key(**names), token_ids[len(keys) * 128 : num_prompt]
+    )
+    keys += [key for token in token_ids[num_prompt:] if (key := chain.push(token)) is not None]
+    assert keys == block_keys(token_ids, **names)
+
+
+class Lease:
+    def __init__(self) -> None:
+        self.num_releases = 0
+
+    def release(self) -> None:
+        self.num_releases += 1
+
+
+def test_pages_are_free_after_the_last_holder():
+    lease = Lease()
+    hold = PageHold(lease)
+    hold.retain()
+    hold.release()
+    assert lease.num_releases == 0
+    hold.release()
+    assert lease.num_releases == 1
+
+
+class GatedStore:
+    """Stores when told to."""
+
+    def __init__(self) -> None:
+        self.gate = threading.Event()
+        self.entered = threading.Event()
+        self.blocks: dict[bytes, bytes] = {}
+        self.is_full = False
+
+    def put(self, fingerprint, key, data) -> bool:
+        self.entered.set()
+        assert self.gate.wait(5)
+        if self.is_full:
+            return False
+        self.blocks[key] = bytes(memoryview(data))
+        return True
+
+
+@pytest.fixture
+def store():
+    return GatedStore()
+
+
+@pytest.fixture
+def stored():
+    return []
+
+
+@pytest.fixture
+def writer(store, stored):
+    writer = BlockWriter(
+        store,
+        fingerprint="f",
+        read_page=lambda page: np.full(4, page, np.uint8),
+        on_stored=stored.append,
+        max_queued=2,
+    )
+    writer.start()
+    yield writer
+    store.gate.set()
+    writer.close(5)
+
+
+def test_blocks_are_stored_and_told_and_their_pages_freed(writer, store, stored):
+    lease = Lease()
+    hold = PageHold(lease)
+    store.gate.set()
+    assert writer.offer(KEY, b"a", 3, hold, 1)
+    hold.release()
+    writer.close(5)
+    assert store.blocks == {b"a": b"\3\3\3\3"}
+    assert [(block.key, block.num_bytes) for block in stored] == [(b"a", 4)]
+    assert lease.num_releases == 1
+
+
+def test_a_full_queue_drops_and_counts_and_never_waits(writer, store):
+    hold = PageHold(Lease())
+    assert writer.offer(KEY, b"0", 0, hold, 1)
+    assert store.entered.wait(5)
+    accepted = [writer.offer(KEY, bytes([n]), n, hold, 1) for n in range(4)]
+    assert accepted == [True, True, False, False]
+    assert writer.num_dropped == 2
+
+
+def test_a_forgotten_generation_holds_only_what_is_being_written(writer, store):
+    lease = Lease()
+    hold = PageHold(lease)
+    for n in range(3):
+        writer.offer(KEY, bytes([n]), n, hold, 1)
+        assert store.entered.wait(5)
+    hold.release()
+    writer.forget(KEY)
+    assert (lease.num_releases, writer.num_queued) == (0, 1)
+    store.gate.set()
+    writer.close(5)
+    assert lease.num_releases == 1
+    assert len(store.blocks) == 1
+
+
+def test_what_the_store_refuses_is_not_told(writer, store, stored):
+    store.is_full = True
+    store.gate.set()
+    writer.offer(KEY, b"a", 3, PageHold(Lease()), 1)
+    writer.close(5)
+    assert stored == []
+    assert writer.num_failed == 1

@@ -1,0 +1,139 @@
+"""The engine thread: every token once, short prompts beside long ones, nothing touched afterwards."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+
+import numpy as np
+import pytest
+import torch
+from rorqual_engine.kv import KvLayout, PagedKvCache, uniform_layout
+from rorqual_engine.models import CausalModel
+from rorqual_prefill.compute import PrefillEngine, Prompt, step_budget_tokens
+from rorqual_prefill.job import num_reusable_blocks
+from rorqual_runtime.errors import Internal
+
+
+class CountingModel(CausalModel):
+    """Logits [last token, length]; records the (start, number) of every chunk by first page."""
+
+    def __init__(self) -> None:
+        self.kv_layout: KvLayout = uniform_layout(1, 4)
+        self.steps: list[list[tuple[int, int, int]]] = []
+        self.gate = threading.Event()
+        self.gate.set()
+        self.fails_with: int | None = None
+
+    def forward(self, chunks, cache):
+        assert self.gate.wait(5)
+        step = [(chunk.pages[0], chunk.start, len(chunk.token_ids)) for chunk in chunks]
+        self.steps.append(step)
+        if any(number == self.fails_with for _, _, number in step):
+            raise RuntimeError("broken")
+        rows = [
+            [float(chunk.token_ids[-1]), float(chunk.start + len(chunk.token_ids))]
+            for chunk in chunks
+            if chunk.wants_logits
+        ]
+        return torch.tensor(rows, dtype=torch.float32).reshape(-1, 2)
+
+
+@pytest.fixture
+def model():
+    return CountingModel()
+
+
+@pytest.fixture
+async def engine(model):
+    engine = PrefillEngine(
+        model, PagedKvCache(model.kv_layout, 64), step_tokens=512, step_target_s=100.0
+    )
+    engine.start()
+    yield engine
+    model.gate.set()
+    await engine.close()
+
+
+def make_prompt(name: str, num_tokens: int, first_page: int, num_done: int = 0) -> Prompt:
+    loop = asyncio.get_running_loop()
+    return Prompt(
+        prompt_id=name,
+        token_ids=np.arange(num_tokens, dtype=np.int32),
+        pages=list(range(first_page, first_page + -(-num_tokens // 128))),
+        num_done=num_done,
+        arrival_s=0.0,
+        on_page=[].append,
+        on_progress=lambda num_remaining: None,
+        last_chunk_started=loop.create_future(),
+        logits=loop.create_future(),
+    )
+
+
+async def compute(engine, prompt) -> list[float]:
+    async with engine.computing(prompt):
+        return (await asyncio.wait_for(prompt.logits, 5)).tolist()
+
+
+async def test_a_prompt_is_computed_in_chunks_and_its_pages_told_in_order(engine, model):
+    prompt = make_prompt("p", 1100, 0, num_done=256)
+    done: list[int] = []
+    prompt.on_page = done.append
+    assert await compute(engine, prompt) == [1099.0, 1100.0]
+    assert [step[0][1:] for step in model.steps] == [(256, 512), (768, 332)]
+    assert done == list(range(2, 9))
+    assert prompt.last_chunk_started.done()
+    assert engine.num_computed_tokens == 1100 - 256
+
+
+async def test_a_short_prompt_does_not_wait_for_a_long_one(engine, model):
+    model.gate.clear()
+    long = asyncio.create_task(compute(engine, make_prompt("long", 5000, 0)))
+    await asyncio.sleep(0.02)
+    short = asyncio.create_task(compute(engine, make_prompt("short", 30, 50)))
+    await asyncio.sleep(0.02)
+    model.gate.set()
+    assert await short == [29.0, 30.0]
+    assert await long == [4999.0, 5000.0]
+    number = next(i for i, step in enumerate(model.steps) if any(c[0] == 50 for c in step))
+    assert number == 1, "the short prompt was not in the first step after its arrival"
+
+
+async def test_after_withdrawal_the_engine_touches_nothing(engine, model):
+    model.gate.clear()
+    prompt = make_prompt("p", 5000, 0)
+    done: list[int] = []
+    prompt.on_page = done.append
+    computing = asyncio.create_task(compute(engine, prompt))
+    await asyncio.sleep(0.02)
+    computing.cancel()
+    await asyncio.sleep(0.02)
+    assert not computing.done(), "left while the step was running"
+    model.gate.set()
+    with pytest.raises(asyncio.CancelledError):
+        await computing
+    num_steps = len(model.steps)
+    await asyncio.sleep(0.05)
+    assert (len(model.steps), done) == (num_steps, [])
+
+
+async def test_a_failed_step_fails_its_prompts_and_the_engine_goes_on(engine, model):
+    model.fails_with = 77
+    with pytest.raises(Internal):
+        await compute(engine, make_prompt("bad", 77, 0))
+    assert await compute(engine, make_prompt("good", 30, 5)) == [29.0, 30.0]
+
+
+@pytest.mark.parametrize(
+    ("step_tokens", "tokens_per_s", "target_s", "expected"),
+    [(512, 0, 0.4, 512), (512, 10_000, 0.4, 512), (512, 1000, 0.4, 400), (512, 10, 0.4, 256)],
+)
+def test_a_step_is_as_long_as_the_machine_allows(step_tokens, tokens_per_s, target_s, expected):
+    assert step_budget_tokens(step_tokens, tokens_per_s, target_s) == expected
+
+
+@pytest.mark.parametrize(
+    ("num_tokens", "expected"), [(1, 0), (128, 0), (129, 1), (256, 1), (257, 2), (2000, 15)]
+)
+def test_one_token_at_least_is_computed(num_tokens, expected):
+    assert num_reusable_blocks(num_tokens) == expected

@@ -1,0 +1,85 @@
+"""Stored blocks into pages: the longest verified prefix, and what kvmeta must forget."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+
+import pytest
+from rorqual_prefill.prefix import PrefixLoader
+
+KEYS = [bytes([n]) for n in range(6)]
+
+
+class Store:
+    """Blocks by key; those in `corrupt` are there but never read back."""
+
+    def __init__(self, *keys: bytes, corrupt: frozenset[bytes] = frozenset()) -> None:
+        self.keys, self.corrupt = set(keys), corrupt
+        self.gate = threading.Event()
+        self.gate.set()
+
+    def has(self, fingerprint, key):
+        return key in self.keys
+
+    def get(self, fingerprint, key, into):
+        assert self.gate.wait(5)
+        if key in self.corrupt:
+            self.keys.discard(key)
+            return False
+        into.append(key)
+        return key in self.keys
+
+
+class Memory:
+    def __init__(self, store) -> None:
+        self.pages: dict[int, list[bytes]] = {}
+        self.loader = PrefixLoader(store, fingerprint="f", fill_page=self.fill)
+
+    def fill(self, page, fill):
+        return fill(self.pages.setdefault(page, []))
+
+    async def load(self, num_promised: int = 0):
+        self.done: list[int] = []
+        return await self.loader.load(
+            KEYS, range(10, 16), num_promised=num_promised, on_page=self.done.append
+        )
+
+
+@pytest.mark.parametrize(
+    ("stored", "corrupt", "num_promised", "num_blocks", "missing", "bad"),
+    [
+        (KEYS, (), 6, 6, [], []),
+        (KEYS, (), 0, 6, [], []),
+        (KEYS[:2], (), 2, 2, [], []),
+        (KEYS[:2], (), 4, 2, KEYS[2:4], []),
+        ([KEYS[0], KEYS[2]], (), 3, 1, [KEYS[1]], []),
+        (KEYS, KEYS[1:2], 6, 1, [], [KEYS[1]]),
+        (KEYS[:3], KEYS[1:2], 5, 1, KEYS[3:5], [KEYS[1]]),
+        ([], (), 0, 0, [], []),
+    ],
+)
+async def test_the_first_miss_ends_the_hit(stored, corrupt, num_promised, num_blocks, missing, bad):
+    memory = Memory(Store(*stored, corrupt=frozenset(corrupt)))
+    hit = await memory.load(num_promised)
+    assert (hit.num_blocks, hit.missing, hit.corrupt) == (num_blocks, missing, bad)
+    assert memory.done == list(range(num_blocks))
+    assert [memory.pages[10 + n] for n in range(num_blocks)] == [[k] for k in KEYS[:num_blocks]]
+
+
+async def test_after_a_cancel_nothing_is_written_any_more():
+    store = Store(*KEYS)
+    store.gate.clear()
+    memory = Memory(store)
+    loading = asyncio.create_task(memory.load())
+    await asyncio.sleep(0.05)
+    loading.cancel()
+    await asyncio.sleep(0.05)
+    assert not loading.done(), "returned while a page was being written"
+    store.gate.set()
+    with pytest.raises(asyncio.CancelledError):
+        await loading
+    written = dict(memory.pages)
+    await asyncio.sleep(0.05)
+    assert memory.pages == written
+    assert len(written) == 1
