@@ -7,12 +7,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
-from rorqual_engine.models import CausalModel, load_model
-from rorqual_engine.runner import BareEngine, GenerationParams
+from rorqual_engine.device import configure_threads
 
-from tests.support.tiny_llama import save_tiny_llama
-from tests.support.tiny_model_dir import EOS_TOKEN_ID, make_tokenizer
+configure_threads()  # before torch is loaded
+
+import torch  # noqa: E402
+from rorqual_engine.models import CausalModel, load_model  # noqa: E402
+from rorqual_engine.runner import BareEngine, GenerationParams  # noqa: E402
+
+from tests.support.tiny_llama import save_tiny_llama  # noqa: E402
+from tests.support.tiny_model_dir import EOS_TOKEN_ID, make_tokenizer  # noqa: E402
 
 
 @pytest.fixture(scope="session")
