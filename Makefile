@@ -31,7 +31,7 @@ setup: $(STAMP)
 bench: bench-tensors bench-bus bench-engine bench-fleet
 
 bench-fleet bench-tensors bench-engine bench-bus: bench-%: $(STAMP)
-	@$(BIN)/python bench/bench_$*.py $(ARGS)
+	@$(BIN)/python -m bench.bench_$* $(ARGS)
 
 $(STAMP): $(PROJECTS) requirements-dev.txt constraints.txt scripts/setup.sh
 	@scripts/setup.sh

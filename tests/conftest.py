@@ -5,11 +5,15 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from pathlib import Path
 
-import pytest
-import pytest_asyncio
-from rorqual_runtime.settings import RuntimeSettings
+from rorqual_engine.device import configure_threads
 
-from tests.support import servers
+configure_threads()  # before anything loads torch
+
+import pytest  # noqa: E402
+import pytest_asyncio  # noqa: E402
+from rorqual_runtime.settings import RuntimeSettings  # noqa: E402
+
+from tests.support import servers  # noqa: E402
 
 
 @pytest_asyncio.fixture

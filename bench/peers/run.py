@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -71,8 +72,14 @@ def _run(python: Path, script: Path, job: PeerJob) -> list[float]:
         text=True,
         timeout=_RUN_TIMEOUT_S,
         check=False,
+        env=_peer_env(),
     )
     lines = done.stdout.strip().splitlines()
     if done.returncode or not lines:
         raise PeerAbsent(f"{script.name} failed: {done.stderr.strip()[-400:]}")
     return list(json.loads(lines[-1].removeprefix("RESULT "))["tokens_per_s"])
+
+
+def _peer_env() -> dict[str, str]:
+    """Our environment without our thread settings: each peer runs as it would by itself."""
+    return {k: v for k, v in os.environ.items() if not k.startswith(("OMP_", "GOMP_"))}

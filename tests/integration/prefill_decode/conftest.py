@@ -7,16 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rorqual_engine.device import configure_threads
+import torch
+from rorqual_engine.models import CausalModel, load_model
+from rorqual_engine.runner import BareEngine, GenerationParams
 
-configure_threads()  # before torch is loaded
-
-import torch  # noqa: E402
-from rorqual_engine.models import CausalModel, load_model  # noqa: E402
-from rorqual_engine.runner import BareEngine, GenerationParams  # noqa: E402
-
-from tests.support.tiny_llama import save_tiny_llama  # noqa: E402
-from tests.support.tiny_model_dir import EOS_TOKEN_ID, make_tokenizer  # noqa: E402
+from tests.support.tiny_llama import save_tiny_llama
+from tests.support.tiny_model_dir import EOS_TOKEN_ID, make_tokenizer
 
 
 @pytest.fixture(scope="session")
