@@ -1,4 +1,4 @@
-"""The engine thread: every token once, short prompts beside long ones, nothing touched afterwards."""
+"""The engine thread: every token once, short prompts beside long ones, nothing touched later."""
 
 from __future__ import annotations
 
