@@ -153,11 +153,8 @@ class PrefillService:
 
     async def _settle(self, leased: LeasedJob, job: Job) -> None:
         """Run the job and settle its lease by how that ended."""
-        if leased.is_exhausted:
+        if leased.is_exhausted and job.key not in self._active:
             await self._bury(leased, job)
-            return
-        if job.key in self._active:
-            await leased.ack()  # a second delivery of what we are working on
             return
         error = await self._outcome(job)
         if error is None or isinstance(error, Cancelled):
@@ -177,7 +174,15 @@ class PrefillService:
         await leased.dead_letter(error.message)
 
     async def _outcome(self, job: Job) -> ServingError | None:
-        """Do the work; None once a decode instance has the job, else why not."""
+        """Do the work; None once a decode instance has the job, else why not.
+
+        A second delivery of a job at work ends as the first does: acknowledged earlier, the job
+        would leave the queue while only this process knows it.
+        """
+        if (running := self._active.get(job.key)) is not None:
+            assert running.work is not None
+            await asyncio.wait({running.work})
+            return _error_of(running)
         with self._holding(job) as active:
             active.work = asyncio.get_running_loop().create_task(self._work(active))
             await asyncio.wait({active.work})

@@ -217,11 +217,14 @@ def _scratch_floats(dim):
 
 
 def attend_items(args):
-    """Attention of all work items; with WRITES_FIRST each item writes its own KV before."""
+    """Attention of all work items; with WRITES_FIRST each item writes its own KV before.
+
+    The address of scratch is taken anew in the loop: numba frees an array after its last use, and
+    a bare address is no use. Taken once, every call wrote to freed memory (aborts in malloc).
+    """
     num_items, items = load_i64(args, NUM_ITEMS), load_i64(args, ITEMS)
     group = load_i64(args, NUM_HEADS) // load_i64(args, NUM_KV_HEADS)
     scratch = np.empty(_scratch_floats(load_i64(args, HEAD_DIM)), np.float32)
-    place = scratch.ctypes.data
     while True:
         item = fetch_add(args, 1)
         if item >= num_items:
@@ -229,10 +232,12 @@ def attend_items(args):
         chunk, kv_head = load_i32(items, 4 * item), load_i32(items, 4 * item + 1)
         first, rows = load_i32(items, 4 * item + 2), load_i32(items, 4 * item + 3)
         if load_i64(args, WRITES_FIRST) != 0:
-            _write_rows(args, chunk, kv_head, first, rows, place)
+            _write_rows(args, chunk, kv_head, first, rows, scratch.ctypes.data)
         end = (first + rows) * group
         for flat in range(first * group, end, TILE_ROWS):
-            _attend_tile(args, chunk, kv_head, flat, min(TILE_ROWS, end - flat), place)
+            _attend_tile(
+                args, chunk, kv_head, flat, min(TILE_ROWS, end - flat), scratch.ctypes.data
+            )
 
 
 def write_items(args):
