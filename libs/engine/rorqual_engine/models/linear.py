@@ -50,6 +50,6 @@ def _packed(weight: torch.Tensor, bias: torch.Tensor | None) -> Product:
     """
     if not torch.backends.mkldnn.is_available():
         return _plain(weight, bias)
-    ops = torch.ops.mkldnn
-    packed = ops._reorder_linear_weight(weight, _PACKED_FOR_ROWS)
-    return lambda rows: ops._linear_pointwise(rows, packed, bias, "none", [], "")  # type: ignore[no-any-return]
+    packed = torch.ops.mkldnn._reorder_linear_weight(weight, _PACKED_FOR_ROWS)
+    product = torch.ops.mkldnn._linear_pointwise.default  # named: no overload search a call
+    return lambda rows: product(rows, packed, bias, "none", [], "")  # type: ignore[no-any-return]
