@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -13,6 +14,8 @@ from rorqual_cli.problems import CliError
 
 REQUEST_ID = "rorqual.request_id"
 _SHOWN_ATTRIBUTES = 6
+_WRITTEN_AFTER_S = 2.0
+"""Spans are in the files by then: services write theirs about once a second."""
 _HIDDEN_ATTRIBUTES = frozenset({REQUEST_ID})
 
 
@@ -40,7 +43,7 @@ def trace(home: Path, wanted: str | None) -> int:
 
     Raises: CliError when there is none.
     """
-    spans = find_trace(read_spans(home / "traces"), wanted)
+    spans = _written_trace(home / "traces", wanted)
     if not spans:
         what = f"no trace of {wanted}" if wanted else "no trace"
         raise CliError(
@@ -49,6 +52,16 @@ def trace(home: Path, wanted: str | None) -> int:
     for line in tree_lines(spans):
         print(line)
     return 0
+
+
+def _written_trace(directory: Path, wanted: str | None) -> list[Span]:
+    """The trace, read again a little later when its newest span has only just ended."""
+    spans = find_trace(read_spans(directory), wanted)
+    age_s = time.time() - max((span.end_unix_ns for span in spans), default=time.time_ns()) / 1e9
+    if age_s < _WRITTEN_AFTER_S:
+        time.sleep(min(_WRITTEN_AFTER_S, _WRITTEN_AFTER_S - age_s))
+        spans = find_trace(read_spans(directory), wanted)
+    return spans
 
 
 def read_spans(directory: Path) -> Iterator[Span]:

