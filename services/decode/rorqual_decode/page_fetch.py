@@ -11,6 +11,7 @@ import torch
 from rorqual_engine.kv import PagedKvCache
 from rorqual_runtime.errors import Corrupt
 from rorqual_runtime.tensors import TensorPlane
+from rorqual_runtime.waiting import uninterrupted
 
 
 def prompt_first_order(pages: Sequence[int], num_prompt_pages: int) -> list[int]:
@@ -70,8 +71,8 @@ class PageFetcher:
             return
         async with self._staging_free:
             staged = await self._fetch_staged(ticket, len(pages), timeout_s)
-            copying = asyncio.ensure_future(asyncio.to_thread(self._scatter, staged, list(pages)))
-            await _finish(copying)
+            # Pages must not be freed under the copy, so a cancellation waits for it.
+            await uninterrupted(asyncio.to_thread(self._scatter, staged, list(pages)))
 
     async def _fetch_staged(self, ticket: Any, num_pages: int, timeout_s: float) -> np.ndarray:
         num_bytes = num_pages * self._page_bytes
@@ -89,12 +90,3 @@ class PageFetcher:
                 np.copyto(self._cache.page_bytes_view(page).numpy(), row)
             else:
                 self._cache.page_bytes_view(page).copy_(torch.from_numpy(row))
-
-
-async def _finish(copying: asyncio.Future[None]) -> None:
-    """Wait for a copy into pages even when cancelled: they must not be freed under it."""
-    try:
-        await asyncio.shield(copying)
-    except asyncio.CancelledError:
-        await asyncio.wait({copying})
-        raise

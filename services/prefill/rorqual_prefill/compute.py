@@ -18,8 +18,7 @@ from rorqual_engine.kv import PagedKvCache
 from rorqual_policy.blocks import BLOCK_TOKENS
 from rorqual_policy.chunking import ChunkParams, WaitingSequence, plan_chunks
 from rorqual_runtime.errors import Internal
-
-from rorqual_prefill.waiting import uninterrupted
+from rorqual_runtime.waiting import uninterrupted
 
 _RATE_WEIGHT = 0.2
 _MIN_STEP_TOKENS = 2 * BLOCK_TOKENS

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Protocol
 
-from rorqual_prefill.waiting import uninterrupted
+from rorqual_runtime.waiting import uninterrupted
 
 
 class BlockSource(Protocol):

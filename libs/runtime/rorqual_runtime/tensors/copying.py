@@ -12,6 +12,7 @@ import numpy.typing as npt
 import xxhash
 
 from rorqual_runtime.errors import Corrupt
+from rorqual_runtime.waiting import uninterrupted
 
 U8Array = npt.NDArray[np.uint8]
 Buffer = bytes | bytearray | memoryview | npt.NDArray[Any]
@@ -94,18 +95,9 @@ async def run_copy(
         return copy()
     running = asyncio.get_running_loop().run_in_executor(executor, copy)
     try:
-        return await asyncio.shield(running)
+        return await uninterrupted(running)
     except asyncio.CancelledError:
-        while not running.done():
-            await _wait_ignoring_cancel(running)
         failed = running.cancelled() or running.exception() is not None
         if undo is not None and not failed:
             undo(running.result())
         raise
-
-
-async def _wait_ignoring_cancel(running: asyncio.Future[Any]) -> None:
-    try:
-        await asyncio.wait({running})
-    except asyncio.CancelledError:
-        return
