@@ -21,7 +21,7 @@ from rorqual_prefill.job import Job
 
 _FIRST_PAUSE_S = 0.02
 _MAX_PAUSE_S = 0.5
-_MAX_BROKEN_READS = 3
+_MAX_FAULTS = 3
 
 _ELSEWHERE = frozenset(
     {
@@ -30,29 +30,29 @@ _ELSEWHERE = frozenset(
         ErrorCode.UNAVAILABLE,
         ErrorCode.DEADLINE_EXCEEDED,
         ErrorCode.UNSUPPORTED,
-        ErrorCode.INTERNAL,
     }
 )
-_BROKEN_READ = frozenset({ErrorCode.STALE_TICKET, ErrorCode.CORRUPT})
+_FAULT = frozenset({ErrorCode.STALE_TICKET, ErrorCode.CORRUPT, ErrorCode.INTERNAL})
+"""A broken transfer or a bug: the job itself may be the cause, so tries are few."""
 
 
 class AfterRefusal(Enum):
     """What a refused handover leads to."""
 
     TRY_ELSEWHERE = "try elsewhere"
-    READ_AGAIN = "the transfer broke: a few more tries, here or elsewhere"
+    TRY_AGAIN = "something broke: a few more tries, here or elsewhere"
     GIVE_UP = "no instance will take it"
 
 
-def decide_after_refusal(code: ErrorCode, num_broken_reads: int) -> AfterRefusal:
+def decide_after_refusal(code: ErrorCode, num_faults: int) -> AfterRefusal:
     """Next move after a decode instance answered with this code.
 
-    num_broken_reads: transfers of this job that failed verification so far, this one included.
+    num_faults: tries of this job that broke something so far, this one included.
     """
     if code in _ELSEWHERE:
         return AfterRefusal.TRY_ELSEWHERE
-    if code in _BROKEN_READ and num_broken_reads < _MAX_BROKEN_READS:
-        return AfterRefusal.READ_AGAIN
+    if code in _FAULT and num_faults < _MAX_FAULTS:
+        return AfterRefusal.TRY_AGAIN
     return AfterRefusal.GIVE_UP
 
 
@@ -77,7 +77,7 @@ class Handover:
     keep_alive: Callable[[], None]
     """Called before each try; extends what the tickets' leases have left."""
     excluded_ids: set[str] = field(default_factory=set)
-    num_broken_reads: int = 0
+    num_faults: int = 0
     num_tries: int = 0
     last_error: ServingError | None = None
     _pause_s: float = _FIRST_PAUSE_S
@@ -125,8 +125,8 @@ class Handover:
 
     def _refused(self, decode_id: str, err: ServingError) -> None:
         self.last_error = err
-        self.num_broken_reads += err.code in _BROKEN_READ
-        after = decide_after_refusal(err.code, self.num_broken_reads)
+        self.num_faults += err.code in _FAULT
+        after = decide_after_refusal(err.code, self.num_faults)
         if after is AfterRefusal.GIVE_UP:
             raise err
         self.excluded_ids.add(decode_id)

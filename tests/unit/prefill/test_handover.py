@@ -20,6 +20,7 @@ from rorqual_runtime.errors import (
     DeadlineExceeded,
     Draining,
     ErrorCode,
+    Internal,
     NoCapacity,
     StaleTicket,
     Unavailable,
@@ -114,6 +115,14 @@ async def test_three_broken_transfers_are_enough():
     with pytest.raises(Corrupt):
         await hand_over(fleet)
     assert fleet.asked == ["a", "b", "c"]
+
+
+@pytest.mark.parametrize("names", ["a", "abcd"])
+async def test_a_job_that_every_instance_fails_on_ends_soon(names: str):
+    fleet = Fleet(**{name: Internal() for name in names})
+    with pytest.raises(Internal):
+        await hand_over(fleet, timeout_s=30.0)
+    assert len(fleet.asked) == 3
 
 
 def test_every_code_leads_somewhere():
