@@ -21,6 +21,7 @@ FloatArray = npt.NDArray[np.float32]
 UIntArray = npt.NDArray[np.uint64]
 
 MAX_TOP_LOGPROBS = 20
+_MAX_INVERSE = 1e30
 
 
 @dataclass(frozen=True)
@@ -128,7 +129,7 @@ def row_logprobs(logits: torch.Tensor, chosen: int, num_top: int) -> RowLogprobs
 def _draw(logits: torch.Tensor, states: Sequence[SamplingState]) -> npt.NDArray[np.int64]:
     rows: FloatArray = logits.cpu().numpy()
     noise = uniforms([s.seed for s in states], [s.position for s in states])
-    inverse = np.array([1.0 / s.temperature for s in states], dtype=np.float32)[:, None]
+    inverse = np.array([_inverse(s.temperature) for s in states], dtype=np.float32)[:, None]
     scaled = (rows - rows.max(axis=1, keepdims=True)) * inverse
     weights = np.exp(scaled)
     totals = weights.sum(axis=1)
@@ -138,6 +139,11 @@ def _draw(logits: torch.Tensor, states: Sequence[SamplingState]) -> npt.NDArray[
         cuts = (state.top_k, state.top_p, state.min_p)
         chosen[row] = choose(scaled[row], weights[row], float(totals[row]), *cuts, noise[row])
     return chosen
+
+
+def _inverse(temperature: float) -> float:
+    """1 / temperature, finite in float32: the likeliest token alone is left long before."""
+    return min(1.0 / temperature, _MAX_INVERSE)
 
 
 @cache

@@ -10,6 +10,8 @@ from rorqual_recipe.problems import RequestRefused, context_too_long, model_not_
 from rorqual_recipe.protocols.base import ParseLimits, ProtocolAdapter
 
 _SEED_BITS = 64
+_LEAST_SHARE = 1e-30
+_GREATEST_SHARE = 1 - 2.0**-24
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,15 +91,20 @@ def _plan(parsed: ParsedRequest, model: ServedModel, max_new_tokens: int) -> Sam
     seed = secrets.randbits(_SEED_BITS - 1) if wish.seed is None else wish.seed
     return SamplingPlan(
         temperature=default.temperature if wish.temperature is None else wish.temperature,
-        top_p=default.top_p if wish.top_p is None else wish.top_p,
+        top_p=_within_float32(default.top_p if wish.top_p is None else wish.top_p),
         top_k=default.top_k if wish.top_k is None else wish.top_k,
-        min_p=default.min_p if wish.min_p is None else wish.min_p,
+        min_p=_within_float32(default.min_p if wish.min_p is None else wish.min_p),
         seed=seed % (1 << _SEED_BITS),
         max_new_tokens=max_new_tokens,
         ignore_eos=wish.ignore_eos,
         logprobs=wish.logprobs,
         top_logprobs=wish.top_logprobs,
     )
+
+
+def _within_float32(share: float) -> float:
+    """What lies strictly between 0 and 1 stays there when it travels as a float32."""
+    return min(max(share, _LEAST_SHARE), _GREATEST_SHARE) if 0 < share < 1 else share
 
 
 def cache_namespace(tenant: str, salt: str) -> str:

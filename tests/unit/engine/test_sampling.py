@@ -116,6 +116,16 @@ def test_greedy_takes_the_lowest_id_among_equals() -> None:
     assert sample(logits, [SamplingState(), SamplingState()]).ids.tolist() == [7, 0]
 
 
+@pytest.mark.parametrize("temperature", [1e-9, 1e-38, 1e-40, 5e-324])
+@pytest.mark.parametrize("cuts", [{}, {"top_k": 5}, {"top_p": 0.5}, {"min_p": 0.1}])
+def test_a_tiny_temperature_takes_the_likeliest(temperature: float, cuts: dict) -> None:
+    logits = _logits(3, rows=1)
+    logits[0, 11] = float("-inf")
+    logits[0, 17] = logits.max() + 0.01
+    state = SamplingState(temperature, seed=1, position=2, **cuts)
+    assert sample(logits, [state]).ids.tolist() == [17]
+
+
 def test_top_k_breaks_ties_by_id() -> None:
     logits = torch.zeros(1, VOCAB)
     states = [SamplingState(1.0, top_k=3, seed=4, position=i) for i in range(200)]
