@@ -285,9 +285,17 @@ class ChatExchange:
             (b"x-trace-id", self._trace_id.encode()),
         ]
         if self._warnings:
-            text = json.dumps(list(self._warnings)).encode()
-            headers.append((b"x-rorqual-warnings", text[:MAX_WARNING_HEADER_BYTES]))
+            headers.append((b"x-rorqual-warnings", _warnings_header(self._warnings)))
         return headers
+
+
+def _warnings_header(warnings: Sequence[str]) -> bytes:
+    """A JSON list in ASCII of as many warnings as fit."""
+    for num_shown in range(len(warnings), 0, -1):
+        text = json.dumps(warnings[:num_shown]).encode()
+        if len(text) <= MAX_WARNING_HEADER_BYTES:
+            return text
+    return b"[]"
 
 
 def _note_usage(span: Span, last: Event) -> None:

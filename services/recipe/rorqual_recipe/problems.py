@@ -5,6 +5,8 @@ from dataclasses import dataclass
 
 from rorqual_runtime.errors import ErrorCode
 
+MAX_TEXT_CHARS = 500
+
 
 @dataclass(frozen=True, slots=True)
 class Problem:
@@ -20,10 +22,10 @@ class Problem:
     is_sentence: bool = False
 
     def text(self) -> str:
-        """The sentence, led by its field."""
+        """The sentence, led by its field; cut when it quotes too much of what the client sent."""
         if self.is_sentence or not self.param:
-            return self.message
-        return f"{self.param}: {self.message}"
+            return clip(self.message, MAX_TEXT_CHARS)
+        return clip(f"{self.param}: {self.message}", MAX_TEXT_CHARS)
 
 
 class RequestRefused(Exception):
@@ -33,6 +35,11 @@ class RequestRefused(Exception):
         assert problems
         self.problems = tuple(problems)
         super().__init__("; ".join(problem.text() for problem in problems))
+
+
+def clip(text: str, max_chars: int) -> str:
+    """The text, or its beginning with an ellipsis."""
+    return text if len(text) <= max_chars else text[: max_chars - 1] + "…"
 
 
 def unsupported(param: str, message: str) -> Problem:

@@ -6,7 +6,7 @@ import json
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from rorqual_recipe.conversation import ConstraintKind, Role
 from rorqual_recipe.encode import cache_namespace
@@ -121,6 +121,22 @@ def test_every_problem_is_reported_at_once(encode) -> None:
         assert path in error["message"]
 
 
+def test_an_error_is_short_however_much_is_wrong(encode) -> None:
+    error = refusal(encode, messages=[{"role": "boss", "content": 1}] * 5000)
+    assert error["param"] == "messages[0].role"
+    assert "more problems" in error["message"]
+    long_name = refusal(encode, model="m" * 100_000)
+    odd_part = [{"role": "user", "content": [{"type": "t" * 100_000}]}]
+    for found in (error, long_name, refusal(encode, messages=odd_part)):
+        assert len(json.dumps(found)) < 20_000
+
+
+def test_warnings_are_short_however_many_fields_are_unknown(encode) -> None:
+    message = {"role": "user", "content": "a", "x" * 100_000: 1}
+    parsed = encode(messages=[message] * 20, **{f"odd{i}": 1 for i in range(5000)}).parsed
+    assert 1 <= len(json.dumps(parsed.warnings)) < 10_000
+
+
 @pytest.mark.parametrize(
     "body", [b"", b"{", b"[]", b"\xff", b'{"model": NaN}', b'"x"', b"[" * 5000]
 )
@@ -183,6 +199,16 @@ def test_sampling_and_seeds(encode) -> None:
     assert encode().sampling.temperature == 1.0
     assert encode().sampling.seed != encode().sampling.seed
     assert encode(top_p=0).sampling.temperature == 0
+
+
+@given(st.floats(0, 1, exclude_min=True, exclude_max=True))
+@example(5e-324)
+@example(1 - 2**-53)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+def test_shares_keep_their_range_in_single_precision(encode, share: float) -> None:
+    plan = encode(top_p=share, min_p=share).sampling
+    assert 0 < np.float32(plan.top_p) < 1
+    assert 0 < np.float32(plan.min_p) < 1
 
 
 def test_response_formats_become_constraints(encode) -> None:

@@ -80,6 +80,13 @@ def test_the_fast_encoder_gives_the_references_ids(model: ServedModel, model_dir
     assert all(list(ours) == list(theirs) for ours, theirs in pairs)
 
 
+@pytest.mark.parametrize("blank", [" ", "\n", "\t \n"])
+def test_a_text_that_the_fast_encoder_fails_on_is_encoded(model: ServedModel, blank: str) -> None:
+    text = blank * (1_200_000 // len(blank))
+    (ids,) = model.encoder.encode([text])
+    assert b"".join(map(model.vocabulary.bytes_of, ids.tolist())) == text.encode()
+
+
 def test_an_encoder_that_differs_is_not_used(
     model_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -91,6 +98,6 @@ def test_an_encoder_that_differs_is_not_used(
 
     monkeypatch.setattr(encoders, "FastEncoder", Wrong)
     assert make_text_encoder(tokenizer, prefer_fast=True).name == "tokenizers"
-    monkeypatch.setattr(encoders, "FastEncoder", lambda _: 1 / 0)
+    monkeypatch.setattr(encoders, "FastEncoder", lambda *_: 1 / 0)
     assert make_text_encoder(tokenizer, prefer_fast=True).name == "tokenizers"
     assert make_text_encoder(tokenizer, prefer_fast=False).name == "tokenizers"

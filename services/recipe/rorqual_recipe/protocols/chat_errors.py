@@ -5,8 +5,10 @@ from collections.abc import Sequence
 
 from rorqual_runtime.errors import ErrorCode, ServingError, http_status
 
-from rorqual_recipe.problems import Problem
+from rorqual_recipe.problems import MAX_TEXT_CHARS, Problem, clip
 from rorqual_recipe.protocols.base import RenderedError
+
+MAX_PROBLEMS = 20
 
 _TYPES = {
     401: "authentication_error",
@@ -25,14 +27,17 @@ _CODES = {
 
 
 def render_refusal(problems: Sequence[Problem]) -> RenderedError:
-    """All problems in one error; the first one's field is `param`.
+    """All problems, up to a bound, in one error; the first one's field is `param`.
 
     The status is the problem's own when there is just one, else 400.
     """
     first = problems[0]
     status = http_status(first.code) if len(problems) == 1 else 400
-    message = "; ".join(problem.text() for problem in problems)
-    return _error(status, message, first.param or None, first.protocol_code)
+    sentences = [problem.text() for problem in problems[:MAX_PROBLEMS]]
+    if len(problems) > MAX_PROBLEMS:
+        sentences.append(f"and {len(problems) - MAX_PROBLEMS} more problems")
+    param = clip(first.param, MAX_TEXT_CHARS) or None
+    return _error(status, "; ".join(sentences), param, first.protocol_code)
 
 
 def render_serving_error(error: ServingError) -> RenderedError:

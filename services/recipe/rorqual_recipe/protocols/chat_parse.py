@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Iterator
+from itertools import islice
 from typing import Any
 
 from rorqual_recipe.conversation import (
@@ -15,12 +16,14 @@ from rorqual_recipe.conversation import (
     SamplingOptions,
     TextPart,
 )
-from rorqual_recipe.problems import Problem, RequestRefused, unsupported
+from rorqual_recipe.problems import Problem, RequestRefused, clip, unsupported
 from rorqual_recipe.protocols.base import ParseLimits
 from rorqual_recipe.protocols.chat_schema import ChatMessage, ChatRequest, ContentPart
 from rorqual_recipe.protocols.paths import read_json_object, validate
 
 MAX_STOP_CHARS = 1000
+MAX_WARNINGS = 16
+MAX_WARNING_CHARS = 200
 _IMAGE_PARTS = ("image_url", "input_image", "image")
 _NEUTRAL_TOOL_CHOICES = (None, "none", "auto")
 _WITHOUT_EFFECT = {
@@ -67,7 +70,7 @@ def parse_chat_request(body: bytes, limits: ParseLimits) -> ParsedRequest:
         include_usage=bool(request.stream_options and request.stream_options.include_usage),
         constraint=_constraint(request),
         cache_salt=request.cache_salt or "",
-        warnings=list(_warnings(request)),
+        warnings=[clip(w, MAX_WARNING_CHARS) for w in islice(_warnings(request), MAX_WARNINGS)],
     )
 
 

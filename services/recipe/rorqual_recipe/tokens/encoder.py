@@ -57,18 +57,26 @@ class HuggingFaceEncoder:
 
 
 class FastEncoder:
-    """The `fastokens` library. Raises at construction what it can't support."""
+    """The `fastokens` library. Raises at construction what it can't support.
+
+    What it fails on later, such as a million spaces in a row, `reference` encodes.
+    """
 
     name = "fastokens"
 
-    def __init__(self, tokenizer: Mapping[str, Any]) -> None:
+    def __init__(self, tokenizer: Mapping[str, Any], reference: TextEncoder) -> None:
+        self._reference = reference
         self._tokenizer = fastokens.Tokenizer.from_json_str(
             json.dumps(without_added_tokens(tokenizer))
         )
 
     def encode(self, texts: Sequence[str]) -> list[TokenIds]:
         """See TextEncoder.encode. Ids never become Python objects, so the lock is free."""
-        flat, offsets = self._tokenizer.encode_batch_flat(list(texts))
+        try:
+            flat, offsets = self._tokenizer.encode_batch_flat(list(texts))
+        except ValueError as err:
+            log.warning("fastokens can't encode a text: %s", err)
+            return self._reference.encode(texts)
         ids = np.frombuffer(flat, dtype="<u4").astype(np.int32)
         bounds = np.frombuffer(offsets, dtype="<u8").tolist()
         return [ids[start:end] for start, end in pairwise(bounds)]
@@ -91,7 +99,7 @@ def make_text_encoder(tokenizer: Mapping[str, Any], *, prefer_fast: bool) -> Tex
     if not prefer_fast:
         return reference
     try:
-        fast = FastEncoder(tokenizer)
+        fast = FastEncoder(tokenizer, reference)
         pairs = zip(fast.encode(PROBE_TEXTS), reference.encode(PROBE_TEXTS), strict=True)
         num_differing = sum(not np.array_equal(ours, theirs) for ours, theirs in pairs)
     except Exception as err:  # the library raises many types, and any of them means "no"
