@@ -54,6 +54,13 @@ def test_a_service_imports_only_what_its_distribution_declares(service: str) -> 
         assert local <= allowed, f"{path}: {sorted(local - allowed)}"
 
 
+@pytest.mark.parametrize("service", SERVICES)
+def test_only_convert_knows_generated_messages(service: str) -> None:
+    for path in sources(f"services/{service}/rorqual_{service}"):
+        if path.name != "convert.py":
+            assert "rorqual_proto" not in imported_modules(path), path
+
+
 @pytest.mark.parametrize("name", sorted(read_distributions()))
 def test_third_party_imports_are_declared(name: str) -> None:
     """By the distribution itself or by a local one it needs: nothing is there by luck."""

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+from rorqual_proto.v1 import router_pb2
+
 from rorqual_runtime.clock import Clock, WallClock
 
 CANCELLED_TTL_S = 60.0
 MAX_CANCELLED = 65_536
 
 
+def cancel_target(request: router_pb2.CancelRequest) -> tuple[str, int | None]:
+    """What ends: a request id, and the one choice of it or None for all of them."""
+    return request.request_id, request.choice_index if request.HasField("choice_index") else None
+
+
 class CancelledIds:
-    """A bounded set of request ids that forgets each id after `ttl_s`."""
+    """A bounded set of request ids, whole or single choices, that forgets each after `ttl_s`."""
 
     def __init__(
         self,
@@ -24,21 +31,30 @@ class CancelledIds:
         self._ttl_s = ttl_s
         self._max_ids = max_ids
         # Insertion order equals expiry order: an id added again moves to the end.
-        self._expires_s: dict[str, float] = {}
+        self._expires_s: dict[tuple[str, int | None], float] = {}
 
-    def add(self, request_id: str) -> None:
-        """Remember the id for `ttl_s` from now; over the bound the oldest id goes."""
-        self._expires_s.pop(request_id, None)
-        self._expires_s[request_id] = self._clock.monotonic_s() + self._ttl_s
+    def add(self, request_id: str, choice_index: int | None = None) -> None:
+        """Remember it for `ttl_s` from now; over the bound the oldest goes."""
+        key = (request_id, choice_index)
+        self._expires_s.pop(key, None)
+        self._expires_s[key] = self._clock.monotonic_s() + self._ttl_s
         self._sweep()
 
     def __contains__(self, request_id: object) -> bool:
-        expires_s = self._expires_s.get(request_id) if isinstance(request_id, str) else None
-        return expires_s is not None and self._clock.monotonic_s() < expires_s
+        """Whether the request as a whole was cancelled."""
+        return isinstance(request_id, str) and self._is_known((request_id, None))
+
+    def covers(self, request_id: str, choice_index: int) -> bool:
+        """Whether this choice was cancelled, by itself or with its request."""
+        return request_id in self or self._is_known((request_id, choice_index))
 
     def __len__(self) -> int:
         self._sweep()
         return len(self._expires_s)
+
+    def _is_known(self, key: tuple[str, int | None]) -> bool:
+        expires_s = self._expires_s.get(key)
+        return expires_s is not None and self._clock.monotonic_s() < expires_s
 
     def _sweep(self) -> None:
         now_s = self._clock.monotonic_s()

@@ -49,6 +49,18 @@ async def get_payload(
         return bytes(payload.inline)
     data = bytes((await tensors.fetch(payload.ticket, timeout_s=timeout_s)).data)
     if not keep:
+        await drop_payload(tensors, payload)
+    return data
+
+
+async def drop_payload(tensors: TensorPlane, payload: tensor_pb2.Payload) -> None:
+    """Reader: nobody needs it any more. Best effort: its lease ends by itself."""
+    if payload.HasField("ticket"):
         with contextlib.suppress(ServingError):
             await tensors.release_remote(payload.ticket)
-    return data
+
+
+def free_payload(tensors: TensorPlane, payload: tensor_pb2.Payload) -> None:
+    """Owner: free the memory of a payload that travels by ticket; harmless when it is gone."""
+    if payload.HasField("ticket"):
+        tensors.release(payload.ticket)

@@ -166,11 +166,6 @@ def resend_to_wire(piece: Slice) -> decode_pb2.ResendReply:
     return decode_pb2.ResendReply(delta=delta_to_wire(piece))
 
 
-def cancelled_from_wire(wire: router_pb2.CancelRequest) -> tuple[str, int | None]:
-    """Request id, and the one choice that ends or None for all of them."""
-    return wire.request_id, wire.choice_index if wire.HasField("choice_index") else None
-
-
 def compile_to_wire(spec: GenerationSpec, constraint: Any) -> grammar_pb2.CompileRequest:
     """Ask for the compiled grammar again: the ticket that came has expired."""
     return grammar_pb2.CompileRequest(

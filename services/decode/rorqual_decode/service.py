@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from opentelemetry.trace import Tracer
-from rorqual_runtime.cancelled import CancelledIds
+from rorqual_runtime.cancelled import CancelledIds, cancel_target
 from rorqual_runtime.clock import Clock
 from rorqual_runtime.context import MessageContext, inherit_deadline
 from rorqual_runtime.errors import (
@@ -113,8 +113,8 @@ class DecodeService:
 
     async def on_cancel(self, request: convert.CancelMessage, context: MessageContext) -> None:
         """Let go of a request, or of one of its choices, at once."""
-        request_id, choice_index = convert.cancelled_from_wire(request)
-        self._cancelled.add(_cancel_id(request_id, choice_index))
+        request_id, choice_index = cancel_target(request)
+        self._cancelled.add(request_id, choice_index)
         for key in [k for k in self._entries if k.request_id == request_id]:
             if choice_index is None or key.choice_index == choice_index:
                 self._cancel(key)
@@ -153,7 +153,7 @@ class DecodeService:
     def _refuse_new(self, key: GenerationKey) -> None:
         if self._is_draining:
             raise Draining()
-        if self._is_cancelled(key):
+        if self._cancelled.covers(*key):
             raise Cancelled()
         if self._num_active >= self._settings.max_running:
             raise NoCapacity(f"{self._num_active} of {self._settings.max_running} are running")
@@ -241,12 +241,6 @@ class DecodeService:
         if self._num_active == 0:
             self._all_ended.set()
 
-    def _is_cancelled(self, key: GenerationKey) -> bool:
-        return (
-            _cancel_id(key.request_id, None) in self._cancelled
-            or _cancel_id(key.request_id, key.choice_index) in self._cancelled
-        )
-
     # Upkeep
 
     async def sweep_forever(self) -> None:
@@ -299,10 +293,6 @@ class DecodeService:
 
     def _running(self) -> Iterator[Running]:
         return (e.sequence for e in self._entries.values() if e.sequence is not None)
-
-
-def _cancel_id(request_id: str, choice_index: int | None) -> str:
-    return request_id if choice_index is None else f"{request_id}/{choice_index}"
 
 
 def _note_seen(task: asyncio.Task[None]) -> None:

@@ -6,7 +6,7 @@ from contextlib import AbstractContextManager
 from rorqual_runtime import subjects
 from rorqual_runtime.bus import MessageContext
 from rorqual_runtime.errors import ServingError
-from rorqual_runtime.payload import put_payload
+from rorqual_runtime.payload import free_payload, put_payload
 from rorqual_runtime.service import ServiceContext
 from rorqual_runtime.telemetry import get_logger
 
@@ -87,20 +87,24 @@ class GatewayService:
     ) -> EncodedRequest:
         """Have recipe encode a body. Raises: RequestFailed, ServingError."""
         await self._ctx.bus.connection.wait_connected(self.settings.absent_timeout_s)
+        payload = await put_payload(self._ctx.tensors, body)
         request = convert.encode_request(
             request_id,
-            await put_payload(self._ctx.tensors, body),
+            payload,
             tenant=tenant,
             gateway_id=self._ctx.instance_id,
             deadline_unix_s=deadline_unix_s,
         )
-        reply = await self._ctx.bus.request(
-            subjects.recipe_encode(),
-            request,
-            EncodeReply,
-            timeout_s=self.settings.encode_timeout_s,
-            absent_timeout_s=self.settings.absent_timeout_s,
-        )
+        try:
+            reply = await self._ctx.bus.request(
+                subjects.recipe_encode(),
+                request,
+                EncodeReply,
+                timeout_s=self.settings.encode_timeout_s,
+                absent_timeout_s=self.settings.absent_timeout_s,
+            )
+        finally:
+            free_payload(self._ctx.tensors, payload)  # recipe may never have read it
         return convert.encoded_from_wire(reply)
 
     async def submit(self, encoded: EncodedRequest) -> None:

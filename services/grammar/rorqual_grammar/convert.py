@@ -1,11 +1,17 @@
-"""Wire <-> domain: the only module here that knows the messages' fields."""
+"""Wire <-> domain: the only importer of generated messages in this service."""
 
 from __future__ import annotations
 
-from rorqual_proto.v1 import generation_pb2, grammar_pb2, load_pb2, tensor_pb2
+from rorqual_proto.v1 import generation_pb2, grammar_pb2, load_pb2, router_pb2, tensor_pb2
 from rorqual_runtime.errors import InvalidRequest
 
 from rorqual_grammar.constraint import PARAM_BY_KIND, Constraint, ConstraintKind
+
+CancelMessage = router_pb2.CancelRequest
+CompileMessage = grammar_pb2.CompileRequest
+CompileReplyMessage = grammar_pb2.CompileReply
+LoadMessage = load_pb2.LoadReport
+Ticket = tensor_pb2.TensorTicket
 
 _KINDS = {
     generation_pb2.CONSTRAINT_KIND_JSON_SCHEMA: ConstraintKind.JSON_SCHEMA,
@@ -32,17 +38,13 @@ def constraint_from_wire(wire: generation_pb2.Constraint, *, max_source_bytes: i
     return Constraint(kind, wire.source)
 
 
-def compiled_to_wire(
-    ticket: tensor_pb2.TensorTicket, *, cache_hit: bool, compile_s: float
-) -> grammar_pb2.CompileReply:
+def compiled_to_wire(ticket: Ticket, *, cache_hit: bool, compile_s: float) -> CompileReplyMessage:
     """The reply that points at a published grammar."""
     compiled = grammar_pb2.Compiled(grammar=ticket, cache_hit=cache_hit, compile_s=compile_s)
     return grammar_pb2.CompileReply(compiled=compiled)
 
 
-def fill_load(
-    report: load_pb2.LoadReport, *, num_active_requests: int, num_request_leases: int
-) -> None:
+def fill_load(report: LoadMessage, *, num_active_requests: int) -> None:
     """Load of this service. Cached grammars belong to no request and count as no lease."""
     report.num_active_requests = num_active_requests
-    report.num_held_leases = num_request_leases
+    report.num_held_leases = 0

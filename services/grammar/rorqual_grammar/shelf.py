@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections import OrderedDict
 
-from rorqual_proto.v1 import tensor_pb2
 from rorqual_runtime.errors import StaleTicket
 from rorqual_runtime.tensors import TensorPlane
+
+from rorqual_grammar.convert import Ticket
 
 _MAX_TICKETS = 4096
 
@@ -21,9 +22,9 @@ class GrammarShelf:
     def __init__(self, tensors: TensorPlane, *, lease_s: float) -> None:
         self._tensors = tensors
         self._lease_s = lease_s
-        self._tickets: OrderedDict[bytes, tensor_pb2.TensorTicket] = OrderedDict()
+        self._tickets: OrderedDict[bytes, Ticket] = OrderedDict()
 
-    async def ticket(self, key: bytes, compiled: bytes) -> tensor_pb2.TensorTicket:
+    async def ticket(self, key: bytes, compiled: bytes) -> Ticket:
         """A ticket for `compiled` that stays readable for the lease from now on.
 
         Raises: NoCapacity when the arena is full.
@@ -38,7 +39,7 @@ class GrammarShelf:
             self._tickets.popitem(last=False)
         return ticket
 
-    def _renew(self, ticket: tensor_pb2.TensorTicket) -> bool:
+    def _renew(self, ticket: Ticket) -> bool:
         try:
             self._tensors.renew(ticket, self._lease_s)
         except StaleTicket:

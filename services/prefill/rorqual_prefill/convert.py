@@ -61,11 +61,6 @@ def tokens_to_wire(token_ids: np.ndarray) -> bytes:
     return token_ids.astype("<i4", copy=False).tobytes()
 
 
-def cancelled_from_wire(wire: router_pb2.CancelRequest) -> tuple[str, int | None]:
-    """Request id, and the one choice that ends or None for all of them."""
-    return wire.request_id, wire.choice_index if wire.HasField("choice_index") else None
-
-
 def place_to_wire(job: Job, excluded_ids: Iterable[str]) -> router_pb2.PlaceRequest:
     """Ask for a decode instance other than the excluded ones."""
     return router_pb2.PlaceRequest(

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from rorqual_policy.chunking import PrefillRoom
-from rorqual_runtime.cancelled import CancelledIds
+from rorqual_runtime.cancelled import CancelledIds, cancel_target
 from rorqual_runtime.clock import Clock
 from rorqual_runtime.context import MessageContext, attach, inherit_deadline
 from rorqual_runtime.errors import (
@@ -214,7 +214,7 @@ class PrefillService:
             await active.release_lease()
 
     def _refuse_dead(self, job: Job) -> None:
-        if self.is_cancelled(job.key):
+        if self._cancelled.covers(*job.key):
             raise Cancelled()
         if 0 < job.deadline_unix_s <= self.clock.now_unix_s():
             raise QueueTimeout("the deadline passed in the prefill queue")
@@ -240,18 +240,11 @@ class PrefillService:
 
     async def on_cancel(self, request: convert.CancelMessage, context: MessageContext) -> None:
         """Let go of a request, or of one of its choices; remember it for jobs still queued."""
-        request_id, choice_index = convert.cancelled_from_wire(request)
-        self._cancelled.add(_cancel_id(request_id, choice_index))
+        request_id, choice_index = cancel_target(request)
+        self._cancelled.add(request_id, choice_index)
         for key, active in list(self._active.items()):
             if key.request_id == request_id and choice_index in (None, key.choice_index):
                 active.interrupt(Interruption.CANCELLED)
-
-    def is_cancelled(self, key: JobKey) -> bool:
-        """It was cancelled lately."""
-        return (
-            _cancel_id(key.request_id, None) in self._cancelled
-            or _cancel_id(key.request_id, key.choice_index) in self._cancelled
-        )
 
     async def drain(self, timeout_s: float) -> None:
         """Finish what is in hand; what is left near the end goes back to the queue."""
@@ -284,7 +277,3 @@ def _error_of(active: ActiveJob) -> ServingError | None:
         return error
     log.error("prefill failed unexpectedly", exc_info=error)
     return Internal(f"prefill failed: {type(error).__name__}")
-
-
-def _cancel_id(request_id: str, choice_index: int | None) -> str:
-    return request_id if choice_index is None else f"{request_id}/{choice_index}"

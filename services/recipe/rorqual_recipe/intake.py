@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from rorqual_runtime.errors import NoCapacity, ServingError
-from rorqual_runtime.payload import put_payload
+from rorqual_runtime.payload import free_payload, put_payload
 from rorqual_runtime.service import ServiceContext
 
 from rorqual_recipe.encode import EncodedRequest, encode_request
@@ -71,8 +71,7 @@ class Intake:
 
     def release(self, prompt: Any) -> None:
         """Free a prompt that travels by reference."""
-        if prompt.HasField("ticket"):
-            self._ctx.tensors.release(prompt.ticket)
+        free_payload(self._ctx.tensors, prompt)
 
     def make_stream(
         self,

@@ -14,9 +14,10 @@ from rorqual_runtime import subjects
 from rorqual_runtime.bus import MessageContext
 from rorqual_runtime.cancelled import CancelledIds
 from rorqual_runtime.errors import Cancelled, ContextTooLong, NoCapacity, ServingError
+from rorqual_runtime.logs import bind_request_id
 from rorqual_runtime.queue import WorkQueue
 from rorqual_runtime.service import ServiceContext
-from rorqual_runtime.telemetry import bind_request_id
+from rorqual_runtime.under_way import UnderWay
 
 from rorqual_router.convert import (
     CancelRequest,
@@ -36,7 +37,6 @@ from rorqual_router.fleet import Fleet
 from rorqual_router.queue_gauge import QueueGauge
 from rorqual_router.settings import RouterSettings
 from rorqual_router.submit import Submitter
-from rorqual_router.underway import UnderWay
 
 PRUNE_INTERVAL_S = 1.0
 

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
-import asyncio
-
-from rorqual_proto.v1 import load_pb2, router_pb2, vision_pb2
 from rorqual_runtime import subjects
-from rorqual_runtime.cancelled import CancelledIds
+from rorqual_runtime.cancelled import CancelledIds, cancel_target
 from rorqual_runtime.context import MessageContext
-from rorqual_runtime.errors import Cancelled, Unsupported
+from rorqual_runtime.errors import Unsupported
+from rorqual_runtime.payload import drop_payload
 from rorqual_runtime.service import ServiceContext
+from rorqual_runtime.under_way import UnderWay
 
+from rorqual_vision.convert import (
+    CancelMessage,
+    EncodeMessage,
+    EncodeReplyMessage,
+    Image,
+    LoadMessage,
+)
 from rorqual_vision.tower import ModelDescription
 
 _PARAM = "messages"
@@ -22,51 +28,43 @@ class VisionService:
     def __init__(self, ctx: ServiceContext, model: ModelDescription) -> None:
         self._ctx = ctx
         self._model = model
-        self._cancelled = CancelledIds()
-        self._num_active = 0
-        self._idle = asyncio.Event()
-        self._idle.set()
+        self._under_way = UnderWay(CancelledIds(ctx.clock))
 
     async def start(self) -> None:
         """Serve requests from now on."""
         bus = self._ctx.bus
         self._ctx.report_load(self._fill)
-        await bus.subscribe(subjects.cancel(), router_pb2.CancelRequest, self.on_cancel)
+        await bus.subscribe(subjects.cancel(), CancelMessage, self.on_cancel)
         await bus.serve(
             subjects.vision_encode(),
-            vision_pb2.VisionEncodeRequest,
-            vision_pb2.VisionEncodeReply,
+            EncodeMessage,
+            EncodeReplyMessage,
             self.on_encode,
             name="encode",
         )
 
     async def on_encode(
-        self, request: vision_pb2.VisionEncodeRequest, _context: MessageContext
-    ) -> vision_pb2.VisionEncodeReply:
+        self, request: EncodeMessage, _context: MessageContext
+    ) -> EncodeReplyMessage:
         """Raises: Unsupported, Cancelled."""
-        if request.request_id in self._cancelled:
-            raise Cancelled()
-        self._num_active += 1
-        self._idle.clear()
-        try:
-            if request.image.WhichOneof("body") == "ticket":
-                await self._ctx.tensors.release_remote(request.image.ticket)
-            raise refusal(self._model)
-        finally:
-            self._num_active -= 1
-            if self._num_active == 0:
-                self._idle.set()
+        return await self._under_way.run(request.request_id, self._refuse(request.image))
 
-    async def on_cancel(self, request: router_pb2.CancelRequest, _context: MessageContext) -> None:
-        """Refuse this request should it still arrive; unknown ids are fine."""
-        self._cancelled.add(request.request_id)
+    async def on_cancel(self, request: CancelMessage, _context: MessageContext) -> None:
+        """Let go of this request, and refuse it should it still arrive; unknown ids are fine."""
+        request_id, choice_index = cancel_target(request)
+        if choice_index is None:
+            self._under_way.cancel(request_id)
 
     async def drain(self, _timeout_s: float) -> None:
         """Return once no request is under way any more."""
-        await self._idle.wait()
+        await self._under_way.wait_idle()
 
-    def _fill(self, report: load_pb2.LoadReport) -> None:
-        report.num_active_requests = self._num_active
+    async def _refuse(self, image: Image) -> EncodeReplyMessage:
+        await drop_payload(self._ctx.tensors, image)
+        raise refusal(self._model)
+
+    def _fill(self, report: LoadMessage) -> None:
+        report.num_active_requests = len(self._under_way)
 
 
 def refusal(model: ModelDescription) -> Unsupported:

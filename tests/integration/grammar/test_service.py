@@ -128,6 +128,21 @@ async def test_cancel_ends_a_compilation_and_leaves_nothing_active(grammar: Gram
     assert instance.load.num_held_leases == 0
 
 
+async def test_every_choice_of_a_cancelled_request_is_let_go_of(grammar: Grammar) -> None:
+    kind = generation_pb2.CONSTRAINT_KIND_REGEX
+    choices = [asyncio.create_task(grammar.compile(kind, SLOW_REGEX, "two")) for _ in range(2)]
+    await asyncio.sleep(0.3)
+    await grammar.bus.publish(subjects.cancel(), router_pb2.CancelRequest(request_id="two"))
+    errors = await asyncio.gather(*choices, return_exceptions=True)
+    assert [type(error) for error in errors] == [Cancelled, Cancelled]
+
+
+async def test_a_choice_that_ends_leaves_the_grammar_to_the_others(grammar: Grammar) -> None:
+    request = router_pb2.CancelRequest(request_id="r1", choice_index=0)
+    await grammar.bus.publish(subjects.cancel(), request)
+    assert (await grammar.schema({"const": "a"})).grammar.size_bytes > 0
+
+
 async def test_it_drains_and_leaves_no_process_behind(grammar: Grammar) -> None:
     pid = grammar.process.instance.pid
     children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()

@@ -1,4 +1,6 @@
-"""Submissions under way, so that a cancellation ends their waits and a drain awaits them."""
+"""Requests under way, so that a cancellation ends their waits and a drain awaits them."""
+
+from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine
@@ -11,7 +13,7 @@ T = TypeVar("T")
 
 
 class UnderWay:
-    """Tasks by request id; owned by one event loop."""
+    """Tasks by request id, several of one request too; owned by one event loop."""
 
     def __init__(self, cancelled: CancelledIds) -> None:
         self._cancelled = cancelled
@@ -25,8 +27,12 @@ class UnderWay:
     async def run(self, request_id: str, work: Coroutine[Any, Any, T]) -> T:
         """The result of the work.
 
-        Raises: Cancelled once the request is cancelled, else whatever the work raises.
+        Raises: Cancelled when the request is cancelled, before or meanwhile; else whatever the
+            work raises.
         """
+        if request_id in self._cancelled:
+            work.close()
+            raise Cancelled()
         task = asyncio.get_running_loop().create_task(work)
         self._tasks[task] = request_id
         self._idle.clear()
