@@ -6,7 +6,16 @@ from rorqual_policy.admission import (
     decide_admission,
     estimate_retry_after_s,
 )
-from rorqual_policy.blocks import BLOCK_TOKENS, KEY_BYTES, block_keys, extend_keys, root_key
+from rorqual_policy.blocks import (
+    AGENT_LIFETIME_S,
+    BLOCK_TOKENS,
+    CHAT_LIFETIME_S,
+    KEY_BYTES,
+    block_keys,
+    block_lifetime_s,
+    extend_keys,
+    root_key,
+)
 from rorqual_policy.buckets import Bucket, choose_bucket
 from rorqual_policy.chunking import (
     Chunk,
@@ -55,7 +64,9 @@ from rorqual_policy.scaling import (
 )
 
 __all__ = [
+    "AGENT_LIFETIME_S",
     "BLOCK_TOKENS",
+    "CHAT_LIFETIME_S",
     "KEY_BYTES",
     "Admission",
     "Bucket",
@@ -86,6 +97,7 @@ __all__ = [
     "Target",
     "WaitingSequence",
     "block_keys",
+    "block_lifetime_s",
     "can_pull",
     "choose_bucket",
     "choose_decode",

@@ -7,6 +7,8 @@ from hashlib import blake2b
 
 BLOCK_TOKENS = 128
 KEY_BYTES = 16
+CHAT_LIFETIME_S = 7 * 86_400.0
+AGENT_LIFETIME_S = 3 * 86_400.0
 
 _LAYOUT_VERSION = b"\x01"
 _TOKEN_BYTES = 4
@@ -65,6 +67,13 @@ def block_keys(token_ids: Sequence[int], *, fingerprint: str, namespace: str) ->
     first n * BLOCK_TOKENS token ids. token_ids as for `extend_keys`.
     """
     return extend_keys(root_key(fingerprint=fingerprint, namespace=namespace), token_ids)
+
+
+def block_lifetime_s(
+    *, is_chat: bool, chat_s: float = CHAT_LIFETIME_S, agent_s: float = AGENT_LIFETIME_S
+) -> float:
+    """How long a stored block lives: people come back to a chat later than agents to a task."""
+    return chat_s if is_chat else agent_s
 
 
 def _int32_le_bytes(token_ids: Sequence[int]) -> bytes:

@@ -49,6 +49,14 @@ def current_request_id() -> str:
     return _request_id.get()
 
 
+@contextlib.contextmanager
+def log_duration(log: logging.Logger, message: str) -> Iterator[None]:
+    """Log the message and the seconds that the block took, once it has succeeded."""
+    started_s = time.monotonic()
+    yield
+    log.info(message, extra={"took_s": round(time.monotonic() - started_s, 2)})
+
+
 def configure_logging(level: str, *, service: str = "", instance_id: str = "") -> None:
     """Send all logs to stderr as JSON lines; calling it again replaces the set-up."""
     handler = logging.StreamHandler(sys.stderr)

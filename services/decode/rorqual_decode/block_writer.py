@@ -18,7 +18,7 @@ log = logging.getLogger(__name__)
 class BlockSink(Protocol):
     """The part of the block store the writer needs."""
 
-    def put(self, fingerprint: str, key: bytes, data: Any) -> bool: ...
+    def put(self, fingerprint: str, key: bytes, data: Any, *, ttl_s: float) -> bool: ...
 
 
 class StoredBlock(NamedTuple):
@@ -44,7 +44,8 @@ class BlockWriter:
     """Writes offered blocks in one background thread; never makes the one who offers wait.
 
     At most max_queued blocks wait; more are dropped and counted, which costs a later recompute.
-    read_page gives a page's bytes; on_stored is called in the writer's thread.
+    read_page gives a page's bytes, lifetime_s how long a traffic class's blocks are kept; on_stored is
+    called in the writer's thread.
     """
 
     def __init__(
@@ -53,12 +54,14 @@ class BlockWriter:
         *,
         fingerprint: str,
         read_page: Callable[[int], Any],
+        lifetime_s: Callable[[int], float],
         on_stored: Callable[[StoredBlock], None],
         max_queued: int,
     ) -> None:
         self._store = store
         self._fingerprint = fingerprint
         self._read_page = read_page
+        self._lifetime_s = lifetime_s
         self._on_stored = on_stored
         self._max_queued = max_queued
         self._queue: deque[BlockWork] = deque()
@@ -140,7 +143,8 @@ class BlockWriter:
 
     def _write(self, work: BlockWork) -> None:
         data = self._read_page(work.page)
-        if not self._store.put(self._fingerprint, work.key, data):
+        ttl_s = self._lifetime_s(work.traffic_class)
+        if not self._store.put(self._fingerprint, work.key, data, ttl_s=ttl_s):
             self.num_failed += 1
             return
         self.num_stored += 1

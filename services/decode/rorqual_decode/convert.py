@@ -173,6 +173,11 @@ def compile_to_wire(spec: GenerationSpec, constraint: Any) -> grammar_pb2.Compil
     )
 
 
+def is_chat(traffic_class: int) -> bool:
+    """A person's conversation, as against an agent's."""
+    return traffic_class == generation_pb2.TRAFFIC_CLASS_CHAT
+
+
 def registration_to_wire(
     fingerprint: str, blocks: Sequence[StoredBlock]
 ) -> kvmeta_pb2.RegisterBlocksRequest:

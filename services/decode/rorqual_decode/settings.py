@@ -4,6 +4,7 @@ from pathlib import Path
 
 from pydantic import Field
 from pydantic_settings import BaseSettings, SettingsConfigDict
+from rorqual_policy import AGENT_LIFETIME_S, CHAT_LIFETIME_S
 
 
 class DecodeSettings(BaseSettings):
@@ -32,6 +33,12 @@ class DecodeSettings(BaseSettings):
     store_dir: Path | None = Field(None, description="block store; default: store/ in the run dir")
     store_capacity_bytes: int = Field(
         8 << 30, gt=0, description="size at which the oldest blocks leave the store"
+    )
+    chat_lifetime_s: float = Field(
+        CHAT_LIFETIME_S, gt=0, description="how long a block of chat traffic is stored"
+    )
+    agent_lifetime_s: float = Field(
+        AGENT_LIFETIME_S, gt=0, description="how long a block of agent traffic is stored"
     )
     block_queue_blocks: int = Field(
         512, gt=0, description="finished blocks that may wait for the store; more are dropped"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
@@ -15,10 +14,11 @@ from rorqual_engine.grammar import GrammarState, load_tokenizer_info
 from rorqual_engine.kv import PagedKvCache
 from rorqual_engine.models import load_model
 from rorqual_engine.models.base import CausalModel
+from rorqual_policy.blocks import block_lifetime_s
 from rorqual_runtime import subjects
-from rorqual_runtime.blockstore import BlockStore
+from rorqual_runtime.blockstore import open_block_store
 from rorqual_runtime.bus import Bus
-from rorqual_runtime.logs import get_logger
+from rorqual_runtime.logs import get_logger, log_duration
 from rorqual_runtime.service import ServiceContext
 
 from rorqual_decode import convert
@@ -82,27 +82,17 @@ async def open_decode(
     model: an already loaded model; by default settings.model_dir is loaded.
     """
     if model is None:
-        model = await asyncio.to_thread(_load, settings)
+        load = partial(load_model, device=settings.device, dtype=settings.dtype)
+        with log_duration(log, "weights loaded"):
+            model = await asyncio.to_thread(load, settings.model_dir)
     cache = model.new_cache(settings.num_pages)
-    await asyncio.to_thread(_warm_up, model, cache)
+    with log_duration(log, "kernels warm"):
+        await asyncio.to_thread(warm_up, model, cache)
     async with AsyncExitStack() as stack:
         instance = await _build(ctx, settings, model, cache, stack)
         await _serve(ctx, instance, model)
         ctx.mark_ready()
         yield instance
-
-
-def _load(settings: DecodeSettings) -> CausalModel:
-    started_s = time.monotonic()
-    model = load_model(settings.model_dir, device=settings.device, dtype=settings.dtype)
-    log.info("weights loaded", extra={"took_s": round(time.monotonic() - started_s, 2)})
-    return model
-
-
-def _warm_up(model: CausalModel, cache: PagedKvCache) -> None:
-    started_s = time.monotonic()
-    warm_up(model, cache)
-    log.info("kernels warm", extra={"took_s": round(time.monotonic() - started_s, 2)})
 
 
 async def _build(
@@ -119,14 +109,15 @@ async def _build(
         max_batch=settings.register_batch_blocks,
         max_backlog=settings.register_backlog_blocks,
     )
-    store = BlockStore(
-        settings.store_dir or ctx.settings.home / "store", settings.store_capacity_bytes
+    directory = settings.store_dir or ctx.settings.home / "store"
+    store = await stack.enter_async_context(
+        open_block_store(directory, settings.store_capacity_bytes, ctx.clock)
     )
-    stack.callback(store.close)
     writer = BlockWriter(
         store,
         fingerprint=model.fingerprint,
         read_page=partial(_read_page, cache),
+        lifetime_s=partial(_lifetime_s, settings),
         on_stored=lambda block: _post(loop, registrar.add, block),
         max_queued=settings.block_queue_blocks,
     )
@@ -196,6 +187,14 @@ def _engine_facts(model: CausalModel, cache: PagedKvCache) -> convert.EngineFact
 def _read_page(cache: PagedKvCache, page: int) -> Any:
     """A page's bytes on the host: the page itself on the CPU, else a copy."""
     return cache.page_bytes_view(page).cpu().numpy()
+
+
+def _lifetime_s(settings: DecodeSettings, traffic_class: int) -> float:
+    return block_lifetime_s(
+        is_chat=convert.is_chat(traffic_class),
+        chat_s=settings.chat_lifetime_s,
+        agent_s=settings.agent_lifetime_s,
+    )
 
 
 def _grammar_reader(settings: DecodeSettings, model: CausalModel) -> Any:

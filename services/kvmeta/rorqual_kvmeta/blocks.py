@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 
+from rorqual_policy import block_lifetime_s
+
 _HEAD = struct.Struct("<Bd?I")
 _FORMAT = 1
 
@@ -55,7 +57,9 @@ class Lifetimes:
     touch_share: float
 
     def expires_unix_s(self, is_chat: bool, now_unix_s: float) -> float:
-        return now_unix_s + (self.chat_s if is_chat else self.agent_s)
+        return now_unix_s + block_lifetime_s(
+            is_chat=is_chat, chat_s=self.chat_s, agent_s=self.agent_s
+        )
 
     def redis_ttl_ms(self, record: BlockRecord, now_unix_s: float) -> int:
         """Until Redis drops the record: after it expired, for `expired_memory_s` more."""

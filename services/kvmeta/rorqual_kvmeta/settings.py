@@ -2,6 +2,7 @@
 
 from pydantic import Field
 from pydantic_settings import BaseSettings, SettingsConfigDict
+from rorqual_policy import AGENT_LIFETIME_S, CHAT_LIFETIME_S
 
 DAY_S = 86_400.0
 
@@ -12,10 +13,14 @@ class KvmetaSettings(BaseSettings):
     model_config = SettingsConfigDict(env_prefix="RORQUAL_KVMETA_", frozen=True)
 
     chat_lifetime_s: float = Field(
-        7 * DAY_S, gt=0, description="how long a block of chat traffic is known after its last use"
+        CHAT_LIFETIME_S,
+        gt=0,
+        description="how long a block of chat traffic is known after its last use",
     )
     agent_lifetime_s: float = Field(
-        3 * DAY_S, gt=0, description="how long a block of agent traffic is known after its last use"
+        AGENT_LIFETIME_S,
+        gt=0,
+        description="how long a block of agent traffic is known after its last use",
     )
     expired_memory_s: float = Field(
         DAY_S, ge=0, description="how much longer an expired block is told from an unknown one"

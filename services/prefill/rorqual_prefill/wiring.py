@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import time
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
@@ -14,10 +13,10 @@ from rorqual_engine.kv import PagedKvCache
 from rorqual_engine.models import load_model
 from rorqual_engine.models.base import CausalModel
 from rorqual_runtime import subjects
-from rorqual_runtime.blockstore import BlockStore
+from rorqual_runtime.blockstore import open_block_store
 from rorqual_runtime.bus import Bus
 from rorqual_runtime.errors import ServingError
-from rorqual_runtime.logs import get_logger
+from rorqual_runtime.logs import get_logger, log_duration
 from rorqual_runtime.queue import WorkQueue
 from rorqual_runtime.service import ServiceContext
 
@@ -59,27 +58,17 @@ async def open_prefill(
     model: an already loaded model; by default settings.model_dir is loaded.
     """
     if model is None:
-        model = await asyncio.to_thread(_load, settings)
+        load = partial(load_model, device=settings.device, dtype=settings.dtype)
+        with log_duration(log, "weights loaded"):
+            model = await asyncio.to_thread(load, settings.model_dir)
     cache = model.new_cache(settings.num_pages)
-    await asyncio.to_thread(_warm_up, model, cache)
+    with log_duration(log, "kernels warm"):
+        await asyncio.to_thread(warm_up, model, cache)
     async with AsyncExitStack() as stack:
         instance = await _build(ctx, settings, model, cache, stack)
         await _serve(ctx, settings, instance, model)
         ctx.mark_ready()
         yield instance
-
-
-def _load(settings: PrefillSettings) -> CausalModel:
-    started_s = time.monotonic()
-    model = load_model(settings.model_dir, device=settings.device, dtype=settings.dtype)
-    log.info("weights loaded", extra={"took_s": round(time.monotonic() - started_s, 2)})
-    return model
-
-
-def _warm_up(model: CausalModel, cache: PagedKvCache) -> None:
-    started_s = time.monotonic()
-    warm_up(model, cache)
-    log.info("kernels warm", extra={"took_s": round(time.monotonic() - started_s, 2)})
 
 
 async def _build(
@@ -90,10 +79,10 @@ async def _build(
     stack: AsyncExitStack,
 ) -> PrefillInstance:
     """Make the parts; each is closed by the stack before those it uses."""
-    store = BlockStore(
-        settings.store_dir or ctx.settings.home / "store", settings.store_capacity_bytes
+    directory = settings.store_dir or ctx.settings.home / "store"
+    store = await stack.enter_async_context(
+        open_block_store(directory, settings.store_capacity_bytes, ctx.clock)
     )
-    stack.callback(store.close)
     page_io = PageIo(cache)
     loader = PrefixLoader(store, fingerprint=model.fingerprint, fill_page=page_io.fill)
     stack.push_async_callback(asyncio.to_thread, loader.close)

@@ -55,14 +55,16 @@ class GatedStore:
         self.gate = threading.Event()
         self.entered = threading.Event()
         self.blocks: dict[bytes, bytes] = {}
+        self.ttls_s: dict[bytes, float] = {}
         self.is_full = False
 
-    def put(self, fingerprint, key, data) -> bool:
+    def put(self, fingerprint, key, data, *, ttl_s) -> bool:
         self.entered.set()
         assert self.gate.wait(5)
         if self.is_full:
             return False
         self.blocks[key] = bytes(memoryview(data))
+        self.ttls_s[key] = ttl_s
         return True
 
 
@@ -82,6 +84,7 @@ def writer(store, stored):
         store,
         fingerprint="f",
         read_page=lambda page: np.full(4, page, np.uint8),
+        lifetime_s=lambda traffic_class: 100.0 * traffic_class,
         on_stored=stored.append,
         max_queued=2,
     )
@@ -101,6 +104,15 @@ def test_blocks_are_stored_and_told_and_their_pages_freed(writer, store, stored)
     assert store.blocks == {b"a": b"\3\3\3\3"}
     assert [(block.key, block.num_bytes) for block in stored] == [(b"a", 4)]
     assert lease.num_releases == 1
+
+
+def test_a_block_is_kept_as_long_as_its_traffic_class_says(writer, store):
+    store.gate.set()
+    hold = PageHold(Lease())
+    writer.offer(KEY, b"a", 0, hold, 1)
+    writer.offer(KEY, b"b", 1, hold, 2)
+    writer.close(5)
+    assert store.ttls_s == {b"a": 100.0, b"b": 200.0}
 
 
 def test_a_full_queue_drops_and_counts_and_never_waits(writer, store):

@@ -2,5 +2,6 @@
 
 from rorqual_runtime.blockstore.backend import BlockStoreBackend, StoreStats
 from rorqual_runtime.blockstore.store import BlockStore
+from rorqual_runtime.blockstore.upkeep import open_block_store
 
-__all__ = ["BlockStore", "BlockStoreBackend", "StoreStats"]
+__all__ = ["BlockStore", "BlockStoreBackend", "StoreStats", "open_block_store"]

@@ -39,7 +39,6 @@ class BlockFiles:
     """Paths and raw file operations. Every method may raise OSError."""
 
     def __init__(self, root: Path) -> None:
-        self._root = root
         self._temp = root / "tmp"
         self._temp.mkdir(parents=True, exist_ok=True)
         self._shards = [root / f"{shard:02x}" for shard in range(NUM_SHARDS)]
