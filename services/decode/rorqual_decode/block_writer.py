@@ -44,8 +44,8 @@ class BlockWriter:
     """Writes offered blocks in one background thread; never makes the one who offers wait.
 
     At most max_queued blocks wait; more are dropped and counted, which costs a later recompute.
-    read_page gives a page's bytes, lifetime_s how long a traffic class's blocks are kept; on_stored is
-    called in the writer's thread.
+    read_page gives a page's bytes, lifetime_s the time for which a traffic class's blocks are kept;
+    on_stored is called in the writer's thread.
     """
 
     def __init__(
