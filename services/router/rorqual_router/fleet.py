@@ -24,9 +24,8 @@ from rorqual_policy import (
     observe_report,
 )
 from rorqual_runtime.clock import Clock
-from rorqual_runtime.telemetry import get_logger
-
-from rorqual_router.decision_log import log_decision
+from rorqual_runtime.decision_log import log_decision
+from rorqual_runtime.logs import get_logger
 
 log = get_logger(__name__)
 
@@ -89,13 +88,7 @@ class Fleet:
         now_s = self._clock.monotonic_s()
         if request.excluded_ids:
             self._view = forget_placement(self._view, "decode", request.request_id)
-        params = replace(
-            self._placement,
-            num_deciders=max(1, self.num_live("router")),
-            max_context_tokens=max(
-                (r.max_context_tokens for r in self._reports("decode")), default=0
-            ),
-        )
+        params = self._placement_params()
         snapshot = decode_snapshot(self._view, now_s)
         decision = choose_decode(snapshot, request, params)
         log_decision(log, "placement", (snapshot, request, params), decision)

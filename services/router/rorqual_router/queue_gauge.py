@@ -5,7 +5,7 @@ import contextlib
 from collections.abc import Awaitable, Callable, Iterator
 
 from rorqual_runtime.errors import ServingError
-from rorqual_runtime.telemetry import get_logger
+from rorqual_runtime.logs import get_logger
 
 log = get_logger(__name__)
 

@@ -16,6 +16,7 @@ from rorqual_runtime import subjects
 from rorqual_runtime.bus import Bus
 from rorqual_runtime.cancelled import CancelledIds
 from rorqual_runtime.clock import Clock
+from rorqual_runtime.decision_log import log_decision
 from rorqual_runtime.errors import (
     Cancelled,
     ContextTooLong,
@@ -24,10 +25,11 @@ from rorqual_runtime.errors import (
     NoCapacity,
     ServingError,
 )
+from rorqual_runtime.logs import get_logger
 from rorqual_runtime.payload import get_payload
 from rorqual_runtime.queue import WorkQueue
-from rorqual_runtime.telemetry import get_logger
 from rorqual_runtime.tensors import TensorPlane
+from rorqual_runtime.waiting import uninterrupted
 
 from rorqual_router.convert import (
     CancelRequest,
@@ -44,7 +46,6 @@ from rorqual_router.convert import (
     match_from_wire,
     match_request_to_wire,
 )
-from rorqual_router.decision_log import log_decision
 from rorqual_router.fleet import Fleet
 from rorqual_router.queue_gauge import Admitted, QueueGauge
 from rorqual_router.settings import RouterSettings
@@ -186,23 +187,32 @@ class Submitter:
     async def _prepare(
         self, submission: Submission, keys: list[bytes], fingerprint: str
     ) -> tuple[list[TensorTicket | None], PrefixMatch]:
-        """Grammars and prefix match, at the same time; a grammar that fails ends the request."""
+        """Grammars and prefix match, at the same time; a grammar that fails ends the request.
+
+        Whatever ends it, the lease of the match is given back.
+        """
+        matching = asyncio.create_task(self._match(submission.request_id, keys, fingerprint))
+        try:
+            grammars = await self._compile_all(submission)
+            return grammars, await asyncio.shield(matching)
+        except BaseException:
+            await self._release(await uninterrupted(matching))
+            raise
+
+    async def _compile_all(self, submission: Submission) -> list[TensorTicket | None]:
+        """One grammar a choice. Raises: what the first one that failed failed with."""
         if not submission.has_constraint:
-            match = await self._match(submission.request_id, keys, fingerprint)
-            return [None] * len(submission.generations), match
-        match_task = asyncio.create_task(self._match(submission.request_id, keys, fingerprint))
+            return [None] * len(submission.generations)
         outcomes = await asyncio.gather(
             *(self._compile(generation) for generation in submission.generations),
             return_exceptions=True,
         )
-        match = await match_task
         grammars: list[TensorTicket | None] = []
         for outcome in outcomes:
             if isinstance(outcome, BaseException):
-                await self._release(match)
                 raise outcome
             grammars.append(outcome)
-        return grammars, match
+        return grammars
 
     async def _compile(self, generation: Generation) -> TensorTicket | None:
         if not generation.HasField("constraint"):

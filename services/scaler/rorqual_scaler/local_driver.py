@@ -14,7 +14,7 @@ from rorqual_runtime import subjects
 from rorqual_runtime.bus import Bus
 from rorqual_runtime.clock import Clock
 from rorqual_runtime.errors import ServingError
-from rorqual_runtime.telemetry import get_logger
+from rorqual_runtime.logs import get_logger
 
 from rorqual_scaler.convert import Empty
 from rorqual_scaler.observer import OwnInstances

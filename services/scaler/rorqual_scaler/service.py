@@ -1,7 +1,6 @@
 """The scaler's loop: observe, decide, carry out, tell."""
 
 import asyncio
-from dataclasses import asdict
 
 from rorqual_policy import (
     ScalingParams,
@@ -12,9 +11,10 @@ from rorqual_policy import (
 )
 from rorqual_runtime import subjects
 from rorqual_runtime.bus import MessageContext
+from rorqual_runtime.decision_log import log_decision
 from rorqual_runtime.errors import ServingError, Unavailable
+from rorqual_runtime.logs import get_logger
 from rorqual_runtime.service import ServiceContext
-from rorqual_runtime.telemetry import get_logger
 
 from rorqual_scaler.convert import (
     GetDecisionRequest,
@@ -60,7 +60,6 @@ class ScalerService:
             self.on_get_decision,
             name="get_decision",
         )
-        self._ctx.report_load(lambda _report: None)
         self._loop = self._ctx.track(self._decide_forever())
         self._ctx.mark_ready()
 
@@ -89,14 +88,7 @@ class ScalerService:
         self._driver.stop_overdue()
         demand = self.observer.demand(self._driver.own)
         state, decision = desired_counts(self._state, demand, self._params)
-        log.debug(
-            "decision",
-            extra={
-                "kind": "scaling",
-                "input": [asdict(self._state), asdict(demand), asdict(self._params)],
-                "decision": asdict(decision),
-            },
-        )
+        log_decision(log, "scaling", (self._state, demand, self._params), decision)
         self._state = state
         self._seq += 1
         self.decision = decision_to_wire(

@@ -94,6 +94,7 @@ class FakeGrammar:
     """Compiles at once, or fails with `error`."""
 
     error: Exception | None = None
+    delay_s: float = 0.0
 
     async def serve(self, bus: Bus) -> None:
         await bus.serve(
@@ -105,6 +106,7 @@ class FakeGrammar:
         )
 
     async def on_compile(self, request, _context):
+        await asyncio.sleep(self.delay_s)
         if self.error:
             raise self.error
         reply = grammar_pb2.CompileReply()

@@ -232,3 +232,23 @@ async def test_goes_on_after_a_broker_restart(runtime_settings, nats_server, fle
         assert submitted.bucket == "lt16k"
         assert await client.place("after") in ("d0", "d1")
     assert {job.generation.request_id for job in await client.jobs()} == {"before", "after"}
+
+
+@pytest.mark.parametrize("is_constrained", [False, True], ids=["in the match", "in the grammar"])
+async def test_a_cancel_gives_the_lease_back(runtime_settings, bus, fleet, client, is_constrained):
+    kvmeta = FakeKvmeta(num_blocks=1, delay_s=0.0 if is_constrained else 0.1)
+    await kvmeta.serve(bus)
+    await FakeGrammar(delay_s=3.0).serve(bus)
+    constraint = generation_pb2.Constraint(kind="CONSTRAINT_KIND_REGEX", source="a")
+    fields = {"constraint": constraint} if is_constrained else {}
+    async with running_router(runtime_settings):
+        submitting = asyncio.create_task(client.submit(generation("gone", **fields)))
+        async with asyncio.timeout(5):
+            while not kvmeta.requests:
+                await asyncio.sleep(0.005)
+        await bus.publish(subjects.cancel(), router_pb2.CancelRequest(request_id="gone"))
+        with pytest.raises(Cancelled):
+            await submitting
+        await asyncio.sleep(0.1)
+        assert kvmeta.released == ["lease-1"]
+    assert await client.jobs() == []

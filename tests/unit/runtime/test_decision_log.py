@@ -4,7 +4,7 @@ import json
 import logging
 
 from rorqual_policy import PlacementParams, PlacementRequest, choose_decode
-from rorqual_router.decision_log import log_decision
+from rorqual_runtime.decision_log import log_decision
 
 
 def test_input_and_decision_survive_json(caplog):
