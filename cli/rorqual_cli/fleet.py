@@ -124,7 +124,7 @@ class Fleet:
         finally:
             self._report.waiting("")
             await nc.close()
-        await wait_for_gateway(self.base_url, timeout_s=20.0, check=lambda: None)
+        await wait_for_gateway(self.base_url, timeout_s=20.0)
 
     def _watch(self) -> None:
         if not self._options.restart:

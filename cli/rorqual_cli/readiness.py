@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
 import httpx
 import nats
@@ -72,8 +72,8 @@ async def wait_until_ready(
         report.waiting(_waiting_text(sorted(missing), elapsed_s))
 
 
-async def wait_for_gateway(base_url: str, *, timeout_s: float, check: Callable[[], None]) -> None:
-    """Return once GET /ready answers 200; `check` may raise between tries.
+async def wait_for_gateway(base_url: str, *, timeout_s: float) -> None:
+    """Return once GET /ready answers 200.
 
     Raises: CliError with the gateway's own reason when the time is up.
     """
@@ -88,7 +88,6 @@ async def wait_for_gateway(base_url: str, *, timeout_s: float, check: Callable[[
                 reason = answer.text[:200]
             except httpx.HTTPError as error:
                 reason = str(error) or type(error).__name__
-            check()
             await asyncio.sleep(_POLL_S)
     raise CliError(f"the gateway did not become ready: {reason}", "see home/logs/gateway-1.log")
 

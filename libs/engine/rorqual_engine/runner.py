@@ -35,7 +35,6 @@ class _Running:
 
     index: int
     tokens: list[int]
-    num_prompt: int
     params: GenerationParams
     lease: PageLease
     grammar: GrammarState | None = None
@@ -111,7 +110,7 @@ class BareEngine:
                 raise
             waiting.popleft()
             tokens = list(prompt)
-            running.append(_Running(index, tokens, len(tokens), params, lease, grammar))
+            running.append(_Running(index, tokens, params, lease, grammar))
 
     def _step(self, running: list[_Running]) -> Iterator[_Running]:
         """One forward pass; returns the sequences that ended with it."""

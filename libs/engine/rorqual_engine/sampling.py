@@ -20,7 +20,6 @@ from rorqual_engine.kernels.compiling import compile_function
 FloatArray = npt.NDArray[np.float32]
 UIntArray = npt.NDArray[np.uint64]
 
-MAX_TOP_LOGPROBS = 20
 _MAX_INVERSE = 1e30
 
 

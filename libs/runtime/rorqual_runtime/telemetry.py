@@ -15,23 +15,8 @@ from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, Spa
 from opentelemetry.sdk.trace.sampling import ParentBased, TraceIdRatioBased
 from opentelemetry.trace import Tracer
 
-from rorqual_runtime.logs import (
-    bind_request_id,
-    configure_logging,
-    current_request_id,
-    get_logger,
-)
+from rorqual_runtime.logs import get_logger
 from rorqual_runtime.settings import RuntimeSettings
-
-__all__ = [
-    "JsonLinesExporter",
-    "Telemetry",
-    "bind_request_id",
-    "configure_logging",
-    "current_request_id",
-    "get_logger",
-    "open_telemetry",
-]
 
 FLUSH_INTERVAL_MS = 1000
 MAX_TRACE_FILE_BYTES = 64 << 20

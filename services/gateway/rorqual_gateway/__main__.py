@@ -2,9 +2,9 @@
 
 from importlib.metadata import version
 
+from rorqual_runtime.logs import get_logger
 from rorqual_runtime.service import open_service, run, run_until_signal
 from rorqual_runtime.settings import RuntimeSettings
-from rorqual_runtime.telemetry import get_logger
 
 from rorqual_gateway.app import make_app
 from rorqual_gateway.server import make_server, open_listener

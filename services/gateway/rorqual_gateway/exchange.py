@@ -10,7 +10,7 @@ from opentelemetry.trace import Span, SpanKind, Status, StatusCode
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 from rorqual_runtime.context import inherit_deadline
 from rorqual_runtime.errors import DeadlineExceeded, Internal, ServingError
-from rorqual_runtime.telemetry import bind_request_id, get_logger
+from rorqual_runtime.logs import bind_request_id, get_logger
 from starlette.datastructures import Headers
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send

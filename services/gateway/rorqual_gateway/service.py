@@ -6,9 +6,9 @@ from contextlib import AbstractContextManager
 from rorqual_runtime import subjects
 from rorqual_runtime.bus import MessageContext
 from rorqual_runtime.errors import ServingError
+from rorqual_runtime.logs import get_logger
 from rorqual_runtime.payload import free_payload, put_payload
 from rorqual_runtime.service import ServiceContext
-from rorqual_runtime.telemetry import get_logger
 
 from rorqual_gateway import convert
 from rorqual_gateway.admission import Admission

@@ -9,7 +9,7 @@ from redis.asyncio import BlockingConnectionPool, Redis
 from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
 from redis.retry import Retry
-from rorqual_runtime.telemetry import get_logger
+from rorqual_runtime.logs import get_logger
 
 log: logging.Logger = get_logger(__name__)
 

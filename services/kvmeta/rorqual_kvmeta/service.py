@@ -5,8 +5,8 @@ import asyncio
 from opentelemetry import trace
 from rorqual_runtime import subjects
 from rorqual_runtime.bus import MessageContext
+from rorqual_runtime.logs import get_logger
 from rorqual_runtime.service import ServiceContext
-from rorqual_runtime.telemetry import get_logger
 
 from rorqual_kvmeta.blocks import (
     NO_BLOCKS,

@@ -7,7 +7,7 @@ from typing import Any
 from rorqual_runtime import subjects
 from rorqual_runtime.bus import Bus
 from rorqual_runtime.errors import RequestTooLarge, ServingError
-from rorqual_runtime.telemetry import get_logger
+from rorqual_runtime.logs import get_logger
 
 from rorqual_recipe import convert
 from rorqual_recipe.convert import CancelRequest

@@ -7,9 +7,9 @@ from rorqual_runtime import subjects
 from rorqual_runtime.bus import MessageContext
 from rorqual_runtime.cancelled import CancelledIds
 from rorqual_runtime.errors import Cancelled, NotFound, ServingError, Unavailable
+from rorqual_runtime.logs import get_logger
 from rorqual_runtime.payload import get_payload
 from rorqual_runtime.service import ServiceContext
-from rorqual_runtime.telemetry import get_logger
 
 from rorqual_recipe import convert
 from rorqual_recipe.convert import (

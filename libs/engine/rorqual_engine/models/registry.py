@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -36,16 +35,6 @@ _LOADERS: dict[str, Loader] = {
     "LlamaForCausalLM": LlamaModel,
     "Qwen2ForCausalLM": LlamaModel,
 }
-
-
-def register_model(architecture: str) -> Callable[[Loader], Loader]:
-    """Decorator: the plug-in for config.json's `architectures` entry of this name."""
-
-    def register(loader: Loader) -> Loader:
-        _LOADERS[architecture] = loader
-        return loader
-
-    return register
 
 
 def load_model(model_dir: Path, *, device: str = "cpu", dtype: str = "bfloat16") -> CausalModel:

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 import fastokens
 import numpy as np
 import numpy.typing as npt
-from rorqual_runtime.telemetry import get_logger
+from rorqual_runtime.logs import get_logger
 from tokenizers import Tokenizer
 
 from rorqual_recipe.encodings.base import Segment, Special, Text
