@@ -31,7 +31,7 @@ from rorqual_runtime.telemetry import Telemetry, open_telemetry
 from rorqual_runtime.tensors import TensorPlane
 
 CLOSE_GRACE_S = 3.0
-LOAD_ENDPOINT = "shutdown"
+SHUTDOWN_ENDPOINT = "shutdown"
 
 __all__ = ["ServiceContext", "open_service", "run", "run_until_signal"]
 
@@ -173,7 +173,11 @@ async def open_service(
         )
         stack.push_async_callback(bus.close)
         tensors = await TensorPlane.open(
-            settings, instance_id, incarnation, settings.host_id or instance_id
+            settings,
+            instance_id,
+            incarnation,
+            settings.host_id or instance_id,
+            tracer=telemetry.tracer,
         )
         stack.push_async_callback(tensors.close)
         ctx = ServiceContext(
@@ -216,7 +220,7 @@ async def _register(ctx: ServiceContext) -> None:
         Empty,
         Empty,
         on_shutdown,
-        name=LOAD_ENDPOINT,
+        name=SHUTDOWN_ENDPOINT,
     )
 
 
