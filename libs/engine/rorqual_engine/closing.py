@@ -17,6 +17,7 @@ import xgrammar
 
 MAX_WAY_TOKENS = 256
 """Longest way to the end that is looked for; with more tokens left nothing is checked."""
+_FIRST_PAUSE_TOKENS = 4
 _SLACK_TOKENS = 4
 """A plain token lengthens the way by less: it may leave a character or an escape unfinished."""
 _STRUCTURE = frozenset(b'{}[],:"\\')
@@ -41,7 +42,9 @@ class ClosingVocabulary:
         self.is_structural = np.fromiter(
             (not _STRUCTURE.isdisjoint(text) for text in texts), np.bool_, len(texts)
         )
+        self.texts = texts
         self.lengths = np.fromiter((len(text) for text in texts), np.int32, len(texts))
+        self.first_bytes = np.fromiter((text[0] if text else 0 for text in texts), np.uint8)
         self.stop_ids = frozenset(tokenizer_info.stop_token_ids)
 
 
@@ -56,6 +59,9 @@ class ClosingGuard:
     vocabulary: ClosingVocabulary
     _way_bound: int | None = field(default=None, init=False)
     """No way to the end is longer than this since the last look; None = not known."""
+    _num_unchecked: int = field(default=0, init=False)
+    """Tokens still to take as drawn: the last look found no way at all, and looking is dear."""
+    _next_pause: int = field(default=_FIRST_PAUSE_TOKENS, init=False)
 
     def admit(self, matcher: Any, token_id: int, num_left: int) -> int:
         """The token to take: `token_id`, or the first one of a way to the end.
@@ -68,28 +74,39 @@ class ClosingGuard:
         plain = not self.vocabulary.is_structural[token_id]
         if plain and self._way_bound is not None and self._way_bound <= num_left:
             return token_id
-        after = self._way_after(matcher.fork(), token_id)
-        if after is not None and len(after) <= num_left:
+        if self._num_unchecked:
+            self._num_unchecked -= 1
+            return token_id
+        after = self._way_after(matcher.fork(), token_id, num_left)
+        if after is not None:
             self._way_bound = len(after) + _SLACK_TOKENS
             return token_id
-        way = find_way(matcher.fork(), self.vocabulary)
-        if not way or len(way) > num_left + 1:
-            return token_id
         self._way_bound = None
-        return way[0]
+        way = find_way(matcher.fork(), self.vocabulary, num_left + 1)
+        if way:
+            return way[0]
+        if way is None:
+            self._pause()
+        return token_id
 
-    def _way_after(self, fork: Any, token_id: int) -> list[int] | None:
-        return find_way(fork, self.vocabulary) if fork.accept_token(token_id) else None
+    def _way_after(self, fork: Any, token_id: int, num_left: int) -> list[int] | None:
+        return find_way(fork, self.vocabulary, num_left) if fork.accept_token(token_id) else None
+
+    def _pause(self) -> None:
+        self._num_unchecked = self._next_pause
+        self._next_pause *= 2
 
 
-def find_way(matcher: Any, vocabulary: ClosingVocabulary) -> list[int] | None:
+def find_way(
+    matcher: Any, vocabulary: ClosingVocabulary, max_tokens: int = MAX_WAY_TOKENS
+) -> list[int] | None:
     """A short, not always the shortest, sequence of tokens that completes the output; empty when
-    it is complete. None when none is found within MAX_WAY_TOKENS. The matcher is used up."""
+    it is complete. None when none is found within max_tokens. The matcher is used up."""
     way: list[int] = []
     mask = np.empty((1, vocabulary.num_words), np.int32)
     while not matcher.is_completed():
         token_id = _next_token(matcher, vocabulary, mask)
-        if token_id is None or len(way) == MAX_WAY_TOKENS or not matcher.accept_token(token_id):
+        if token_id is None or len(way) >= max_tokens or not matcher.accept_token(token_id):
             return None
         way.append(token_id)
     return way
@@ -101,22 +118,29 @@ def _next_token(matcher: Any, vocabulary: ClosingVocabulary, mask: Any) -> int |
     for token_id in vocabulary.in_text if in_text else vocabulary.between:
         if _is_allowed(mask, token_id):
             return token_id
-    forced = matcher.find_jump_forward_tokens()
-    if forced:
-        return int(forced[0])
-    return _allowed_by_length(vocabulary, mask, longest=not matcher.find_jump_forward_string())
+    return _allowed_by_length(vocabulary, mask)
 
 
 def _is_allowed(mask: Any, token_id: int) -> bool:
     return bool(mask[0, token_id >> 5] >> (token_id & 31) & 1)
 
 
-def _allowed_by_length(vocabulary: ClosingVocabulary, mask: Any, *, longest: bool) -> int | None:
-    """The longest gets soonest past what must be written, such as a minimum length; the shortest
-    says no more than what is forced."""
+def _allowed_by_length(vocabulary: ClosingVocabulary, mask: Any) -> int | None:
+    """The longest gets soonest past what must be written, such as a name or a minimum length; the
+    shortest says no more than what is forced where the output branches soon.
+
+    The mask alone decides: the matcher's own look ahead never ends where a grammar forces an
+    endless text.
+    """
     allowed = np.unpackbits(mask.view(np.uint8), bitorder="little")[: len(vocabulary.lengths)]
     usable = np.flatnonzero(allowed & (vocabulary.lengths > 0))
     if not len(usable):
         return None
     lengths = vocabulary.lengths[usable]
-    return int(usable[lengths.argmax() if longest else lengths.argmin()])
+    longest, shortest = int(usable[lengths.argmax()]), int(usable[lengths.argmin()])
+    first_bytes = vocabulary.first_bytes[usable]
+    starts_alike = bool((first_bytes == first_bytes[0]).all())
+    branches = starts_alike and not all(
+        vocabulary.texts[longest].startswith(vocabulary.texts[token_id]) for token_id in usable
+    )
+    return shortest if branches else longest

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import xgrammar
+from rorqual_engine import closing
 from rorqual_engine.closing import MAX_WAY_TOKENS, ClosingVocabulary, find_way
 from rorqual_engine.grammar import GrammarState, load_tokenizer_info
 
@@ -44,6 +45,8 @@ TREE = {
         }
     },
 }
+ENDLESS = {"type": "object", "properties": {"c": {"$ref": "#"}}, "required": ["c"]}
+"""No finite text satisfies it."""
 
 
 class Vocabulary:
@@ -119,6 +122,22 @@ def test_a_budget_that_can_hold_no_answer_changes_nothing(vocabulary: Vocabulary
     state = GrammarState(vocabulary.schema(PERSON), vocabulary.closing)
     drawn = vocabulary.texts.index(b"{")
     assert state.admit(drawn, 3) == drawn
+
+
+def test_a_grammar_without_an_end_is_soon_given_up(
+    vocabulary: Vocabulary, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    grammar = vocabulary.schema(ENDLESS)
+    assert find_way(xgrammar.GrammarMatcher(grammar), vocabulary.closing) is None
+    looks: list[int] = []
+
+    def counted(matcher: Any, words: ClosingVocabulary, max_tokens: int) -> list[int] | None:
+        looks.append(max_tokens)
+        return find_way(matcher, words, max_tokens)
+
+    monkeypatch.setattr(closing, "find_way", counted)
+    assert ramble(vocabulary, grammar, 200, seed=1).startswith('{"c": {"c": ')
+    assert len(looks) <= 20
 
 
 def test_without_a_vocabulary_every_token_is_admitted(vocabulary: Vocabulary) -> None:
