@@ -53,16 +53,6 @@ class RichReporter:
         self._status.update(text)
 
 
-class SilentReporter:
-    """For tests."""
-
-    def say(self, text: str) -> None:
-        return
-
-    def waiting(self, text: str) -> None:
-        return
-
-
 def make_reporter() -> Reporter:
     """Rich on a terminal, plain lines otherwise."""
     return RichReporter() if sys.stdout.isatty() else PlainReporter()

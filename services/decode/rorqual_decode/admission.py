@@ -22,11 +22,11 @@ from rorqual_runtime.errors import (
     StaleTicket,
     Unsupported,
 )
-from rorqual_runtime.payload import get_payload
+from rorqual_runtime.payload import get_token_ids
 from rorqual_runtime.tensors import TensorPlane
 
 from rorqual_decode.block_chain import BlockChain
-from rorqual_decode.convert import HandoverOffer, tokens_from_wire
+from rorqual_decode.convert import HandoverOffer
 from rorqual_decode.generation import Emission
 from rorqual_decode.page_fetch import PageFetcher, prompt_first_order
 from rorqual_decode.page_hold import PageHold
@@ -132,8 +132,9 @@ class Admitter:
     ) -> tuple[Running, list[tuple[bytes, int]]]:
         """The sequence with its prompt's KV in place."""
         spec = offer.spec
-        data = await get_payload(self._tensors, offer.prompt, keep=True, timeout_s=timeout_s)
-        token_ids = tokens_from_wire(data, spec.num_prompt_tokens)
+        token_ids = await get_token_ids(
+            self._tensors, offer.prompt, spec.num_prompt_tokens, timeout_s=timeout_s
+        )
         keys = self._verified_keys(offer, token_ids)
         grammar = await self._grammar(offer, timeout_s)
         num_prompt_pages = self._cache.layout.num_pages(spec.num_prompt_tokens)

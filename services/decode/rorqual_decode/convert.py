@@ -6,7 +6,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
-import numpy as np
 from rorqual_proto.v1 import (
     decode_pb2,
     generation_pb2,
@@ -15,7 +14,7 @@ from rorqual_proto.v1 import (
     load_pb2,
     router_pb2,
 )
-from rorqual_runtime.errors import Corrupt, InvalidRequest, error_to_wire
+from rorqual_runtime.errors import InvalidRequest, error_to_wire
 
 from rorqual_decode.block_writer import StoredBlock
 from rorqual_decode.generation import (
@@ -106,13 +105,6 @@ def _sampling_from_wire(wire: generation_pb2.SamplingParams) -> SamplingSpec:
 def accepted_to_wire(duplicate: bool) -> decode_pb2.HandoverReply:
     """The prompt is ours now; prefill may let go."""
     return decode_pb2.HandoverReply(accepted=decode_pb2.HandoverAccepted(duplicate=duplicate))
-
-
-def tokens_from_wire(data: bytes, num_prompt_tokens: int) -> np.ndarray:
-    """Prompt token ids, int32 [num_prompt_tokens]. Raises: Corrupt."""
-    if len(data) != 4 * num_prompt_tokens:
-        raise Corrupt(f"a prompt of {num_prompt_tokens} tokens came as {len(data)} bytes")
-    return np.frombuffer(data, dtype="<i4").astype(np.int32, copy=False)
 
 
 def batch_to_wire(

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 from rorqual_proto.v1 import decode_pb2, kvmeta_pb2, load_pb2, prefill_pb2, router_pb2
-from rorqual_runtime.errors import Corrupt, InvalidRequest, ServingError, error_to_wire
+from rorqual_runtime.errors import InvalidRequest, ServingError, error_to_wire
 
 from rorqual_prefill.job import Job, JobKey
 
@@ -41,19 +41,6 @@ def job_from_wire(wire: prefill_pb2.PrefillJob) -> Job:
         generation=generation,
         compiled_grammar=wire.compiled_grammar if wire.HasField("compiled_grammar") else None,
     )
-
-
-def tokens_from_wire(data: bytes, num_prompt_tokens: int) -> np.ndarray:
-    """Prompt token ids, int32 [num_prompt_tokens].
-
-    Raises: Corrupt when the payload is not what the generation announces; InvalidRequest when it
-        is empty.
-    """
-    if len(data) != 4 * num_prompt_tokens:
-        raise Corrupt(f"a prompt of {num_prompt_tokens} tokens came as {len(data)} bytes")
-    if num_prompt_tokens == 0:
-        raise InvalidRequest("the prompt is empty")
-    return np.frombuffer(data, dtype="<i4").astype(np.int32, copy=False)
 
 
 def tokens_to_wire(token_ids: np.ndarray) -> bytes:

@@ -14,7 +14,7 @@ from rorqual_engine.models.base import CausalModel
 from rorqual_policy.blocks import BLOCK_TOKENS, block_keys
 from rorqual_runtime.clock import Clock
 from rorqual_runtime.errors import ContextTooLong, InvalidRequest
-from rorqual_runtime.payload import get_payload, put_payload
+from rorqual_runtime.payload import get_token_ids, put_payload
 from rorqual_runtime.tensors import TensorPlane
 
 from rorqual_prefill import convert
@@ -122,8 +122,9 @@ class PrefillPipeline:
         """The prompt's token ids, checked against the model."""
         if job.num_prompt_tokens > self._model.max_context_tokens:
             raise ContextTooLong(job.num_prompt_tokens, self._model.max_context_tokens)
-        data = await get_payload(self._tensors, job.prompt, keep=True)
-        token_ids = convert.tokens_from_wire(data, job.num_prompt_tokens)
+        if job.num_prompt_tokens == 0:
+            raise InvalidRequest("the prompt is empty")
+        token_ids = await get_token_ids(self._tensors, job.prompt, job.num_prompt_tokens)
         if int(token_ids.min()) < 0 or int(token_ids.max()) >= self._model.vocab_size:
             raise InvalidRequest(f"a token id is outside 0..{self._model.vocab_size - 1}")
         return token_ids

@@ -25,7 +25,7 @@ class RecipeSettings(BaseSettings):
     )
     max_choices: int = Field(8, ge=1, description="largest n of one request")
     stream_ttl_s: float = Field(
-        630.0, gt=0, description="a stream without deadline or news is dropped after this time"
+        630.0, gt=0, description="longest life of a stream, whatever its deadline"
     )
     encode_threads: int = Field(2, ge=1, description="threads for prompts too big for the loop")
     inline_encode_bytes: int = Field(

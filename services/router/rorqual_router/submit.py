@@ -20,13 +20,12 @@ from rorqual_runtime.decision_log import log_decision
 from rorqual_runtime.errors import (
     Cancelled,
     ContextTooLong,
-    Corrupt,
     DeadlineExceeded,
     NoCapacity,
     ServingError,
 )
 from rorqual_runtime.logs import get_logger
-from rorqual_runtime.payload import get_payload
+from rorqual_runtime.payload import TokenIds, get_token_ids
 from rorqual_runtime.queue import WorkQueue
 from rorqual_runtime.tensors import TensorPlane
 from rorqual_runtime.waiting import uninterrupted
@@ -173,10 +172,8 @@ class Submitter:
 
     async def _hash_prompt(self, submission: Submission) -> tuple[list[bytes], str]:
         """Block keys and the fingerprint they go by. The prompt stays readable for prefill."""
-        prompt = await get_payload(self._tensors, submission.prompt, keep=True)
         num_tokens = submission.num_prompt_tokens
-        if len(prompt) != 4 * num_tokens:
-            raise Corrupt(f"a prompt of {num_tokens} tokens has {len(prompt)} bytes")
+        prompt = await get_token_ids(self._tensors, submission.prompt, num_tokens)
         fingerprint = self._fleet.model_fingerprint() or self._manifest_fingerprint
         if num_tokens <= INLINE_HASH_TOKENS:
             keys = _hash(prompt, fingerprint, submission.cache_namespace)
@@ -284,9 +281,12 @@ class Submitter:
             log.debug("not said", extra={"subject": subject, "reason": error.message})
 
 
-def _hash(prompt: bytes, fingerprint: str, namespace: str) -> list[bytes]:
-    tokens = memoryview(prompt).cast("i")
-    return block_keys(tokens, fingerprint=fingerprint, namespace=namespace)
+def _hash(prompt: TokenIds, fingerprint: str, namespace: str) -> list[bytes]:
+    return block_keys(
+        prompt,  # type: ignore[arg-type]
+        fingerprint=fingerprint,
+        namespace=namespace,
+    )
 
 
 def _describe(submission: Submission, bucket: Bucket, match: PrefixMatch) -> None:
