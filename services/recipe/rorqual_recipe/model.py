@@ -51,7 +51,7 @@ def load_served_model(settings: RecipeSettings) -> ServedModel:
     encoder = make_text_encoder(files.tokenizer, prefer_fast=settings.fast_tokenizer)
     _refuse_leaky_tokenizer(files, encoder)
     return ServedModel(
-        model_id=str(files.manifest.get("id") or files.directory.name),
+        model_id=str(files.manifest.get("id") or files.directory.resolve().name),
         fingerprint=str(files.manifest.get("fingerprint", "")),
         created_unix_s=_created_unix_s(files),
         max_context_tokens=_max_context_tokens(files),

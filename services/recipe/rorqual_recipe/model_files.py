@@ -86,9 +86,9 @@ def read_model_files(directory: Path) -> ModelFiles:
     """Read a model directory. Raises: BadModelDirectory naming the missing or broken file."""
     return ModelFiles(
         directory=directory,
-        manifest=_read_json(directory / "rorqual.json"),
+        manifest=_read_json(directory / "rorqual.json", optional=True),
         config=_read_json(directory / "config.json"),
-        tokenizer_config=_read_json(directory / "tokenizer_config.json"),
+        tokenizer_config=_read_json(directory / "tokenizer_config.json", optional=True),
         tokenizer=_read_json(directory / "tokenizer.json"),
         generation_config=_read_json(directory / "generation_config.json", optional=True),
     )
@@ -100,7 +100,7 @@ def _read_json(path: Path, *, optional: bool = False) -> Mapping[str, Any]:
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise BadModelDirectory(path, "missing; run `python -m rorqual_engine.prepare`") from None
+        raise BadModelDirectory(path, "missing") from None
     except (OSError, ValueError) as err:
         raise BadModelDirectory(path, f"unreadable: {err}") from err
     if not isinstance(content, dict):

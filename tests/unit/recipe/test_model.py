@@ -31,13 +31,26 @@ def edit(path: Path, **fields: object) -> None:
 
 
 @pytest.mark.parametrize("name", ["rorqual.json", "config.json", "tokenizer.json"])
-def test_a_missing_or_broken_file_is_named(copied: Path, name: str) -> None:
+def test_a_broken_file_is_named(copied: Path, name: str) -> None:
     (copied / name).write_text("{")
     with pytest.raises(BadModelDirectory, match=name):
         load(copied)
+
+
+@pytest.mark.parametrize("name", ["config.json", "tokenizer.json"])
+def test_a_missing_file_is_named(copied: Path, name: str) -> None:
     (copied / name).unlink()
-    with pytest.raises(BadModelDirectory, match="missing"):
+    with pytest.raises(BadModelDirectory, match=f"{name}.*missing"):
         load(copied)
+
+
+def test_a_directory_as_transformers_saves_it_is_served_under_its_name(copied: Path) -> None:
+    """No manifest, and the chat template in a file of its own."""
+    (copied / "rorqual.json").unlink()
+    config = json.loads((copied / "tokenizer_config.json").read_text())
+    (copied / "chat_template.jinja").write_text(config.pop("chat_template"))
+    (copied / "tokenizer_config.json").write_text(json.dumps(config))
+    assert load(copied).model_id == copied.name
 
 
 def test_the_makers_sampling_is_the_default(copied: Path) -> None:
