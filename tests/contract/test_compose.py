@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 from pydantic_settings import BaseSettings
-from rorqual_runtime.settings import RuntimeSettings
+from rorqual_runtime.settings import RuntimeSettings, variables_of
 
 from tests.contract.distributions import (
     ROOT,
@@ -35,16 +35,6 @@ def settings_of(service: str) -> type[BaseSettings]:
     ]
     assert len(found) == 1, f"{module.__name__} has {len(found)} settings classes for {prefix}"
     return found[0]
-
-
-def variables_of(settings: type[BaseSettings]) -> set[str]:
-    """Every environment variable that a settings class reads."""
-    prefix = str(settings.model_config.get("env_prefix", ""))
-    names = set()
-    for name, field in settings.model_fields.items():
-        alias = field.validation_alias
-        names.add(alias if isinstance(alias, str) else f"{prefix}{name}".upper())
-    return names
 
 
 def test_there_is_one_block_a_service_and_one_for_each_server() -> None:

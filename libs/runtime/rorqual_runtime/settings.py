@@ -83,6 +83,21 @@ class RuntimeSettings(BaseSettings):
         return [server.strip() for server in self.nats_url.split(",")]
 
 
+def variables_of(settings: type[BaseSettings]) -> set[str]:
+    """Every environment variable that a settings class reads."""
+    prefix = str(settings.model_config.get("env_prefix", ""))
+    names = set()
+    for name, field in settings.model_fields.items():
+        alias = field.validation_alias
+        names.add(alias if isinstance(alias, str) else f"{prefix}{name}".upper())
+    return names
+
+
+def known_variables() -> set[str]:
+    """What the settings classes imported so far read."""
+    return set().union(*(variables_of(settings) for settings in _subclasses(BaseSettings)))
+
+
 def describe_settings_error(error: ValidationError) -> str:
     """One line that names each environment variable with a wrong or missing value."""
     owner = next((c for c in _subclasses(BaseSettings) if c.__name__ == error.title), None)

@@ -1,9 +1,11 @@
 """Settings of a prefill instance: the only reader of its environment."""
 
 from pathlib import Path
+from typing import Annotated
 
-from pydantic import Field
-from pydantic_settings import BaseSettings, SettingsConfigDict
+from pydantic import Field, field_validator
+from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
+from rorqual_policy.buckets import Bucket
 
 
 class PrefillSettings(BaseSettings):
@@ -23,10 +25,10 @@ class PrefillSettings(BaseSettings):
     num_threads: int = Field(0, ge=0, description="compute threads; 0 = one a core")
     num_pages: int = Field(512, gt=0, description="KV pages of 128 tokens, touched lazily")
     pool: str = Field("default", description="pool whose prefill queue this instance serves")
-    buckets: tuple[str, ...] = Field(
-        ("lt16k", "lt64k", "lt256k", "ge256k"),
+    buckets: Annotated[tuple[Bucket, ...], NoDecode] = Field(
+        tuple(Bucket),
         min_length=1,
-        description="length buckets this instance pulls from",
+        description="length buckets this instance pulls from, comma separated",
     )
     step_tokens: int = Field(512, ge=128, description="most tokens one step computes")
     step_target_s: float = Field(
@@ -46,3 +48,10 @@ class PrefillSettings(BaseSettings):
     store_capacity_bytes: int = Field(
         8 << 30, gt=0, description="size at which the oldest blocks leave the store"
     )
+
+    @field_validator("buckets", mode="before")
+    @classmethod
+    def _buckets_are_separated(cls, value: object) -> object:
+        if not isinstance(value, str):
+            return value
+        return tuple(name.strip() for name in value.split(",") if name.strip())
