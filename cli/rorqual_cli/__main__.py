@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import math
 import os
+import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from rorqual_cli.model import DEFAULT_MODEL
-from rorqual_cli.options import FleetOptions
-from rorqual_cli.problems import CliError
+from rorqual_cli.options import DEFAULT_HOME, FleetOptions
+from rorqual_cli.problems import CliError, ExitCode
 from rorqual_cli.report import make_reporter
 from rorqual_cli.state import running_state
 
@@ -27,15 +29,21 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except CliError as error:
         print(f"rorqual: {error}", file=sys.stderr)
         code = int(error.exit_code)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # nobody reads the rest
+        code = 128 + signal.SIGPIPE
+    except OSError as error:
+        print(f"rorqual: {error}", file=sys.stderr)
+        code = int(ExitCode.FAILED)
     except KeyboardInterrupt:
-        code = 130
+        code = 128 + signal.SIGINT
     sys.exit(code)
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="rorqual", description="A local Rorqual fleet.")
     home = argparse.ArgumentParser(add_help=False)
-    default_home = Path(os.environ.get("RORQUAL_HOME", ".rorqual"))
+    default_home = Path(os.environ.get("RORQUAL_HOME", DEFAULT_HOME))
     home.add_argument("--home", type=Path, default=default_home, help="run directory")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     _add_up(commands, home)
@@ -56,7 +64,7 @@ def _add_up(
     for service in ("prefill", "decode"):
         up.add_argument(f"--max-{service}", type=_count, metavar="N", help="the scaler's bound")
     up.add_argument("--otlp-endpoint", help="send spans here, e.g. http://127.0.0.1:4317")
-    up.add_argument("--drain", type=float, default=10.0, metavar="S", help="grace at the end")
+    up.add_argument("--drain", type=_seconds, default=10.0, metavar="S", help="grace at the end")
     up.add_argument("--detach", action="store_true", help="return once the fleet is ready")
     up.set_defaults(run=_up)
 
@@ -160,16 +168,33 @@ def _chat(options: argparse.Namespace, _arguments: Sequence[str]) -> int:
 
 
 def _port(text: str) -> int:
-    number = int(text)
+    number = _whole_number(text)
     if not 0 <= number <= 65535:
         raise argparse.ArgumentTypeError("a port is between 0 and 65535")
     return number
 
 
 def _count(text: str) -> int:
-    number = int(text)
+    number = _whole_number(text)
     if number < 1:
         raise argparse.ArgumentTypeError("must be at least 1")
+    return number
+
+
+def _whole_number(text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number") from None
+
+
+def _seconds(text: str) -> float:
+    try:
+        number = float(text)
+    except ValueError:
+        number = math.nan
+    if not 0 <= number < math.inf:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds")
     return number
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 import time
 from collections.abc import Callable
@@ -10,6 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO
 
+from rorqual_cli.environment import check_environment
 from rorqual_cli.model import ensure_model
 from rorqual_cli.options import STOP_ORDER, FleetOptions
 from rorqual_cli.preflight import check_port, check_room
@@ -52,9 +54,11 @@ class Fleet:
 
     async def start(self) -> None:
         """Return once the fleet answers requests. Raises: CliError."""
+        check_environment({**os.environ, **self._options.env})
         self._lock = lock_home(self.home)
         check_port(self.endpoints.host, self.endpoints.port)
         check_room(self.home)
+        self._write_state()
         started_s = time.monotonic()
         model_dir = await ensure_model(self._options.model, self.home, self._report.say)
         await self._start_servers()

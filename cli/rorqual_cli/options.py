@@ -8,6 +8,8 @@ from pathlib import Path
 
 from rorqual_cli.model import DEFAULT_MODEL
 
+DEFAULT_HOME = ".rorqual"
+
 SERVICES = (
     "router",
     "kvmeta",
@@ -34,7 +36,7 @@ STOP_ORDER = (
 class FleetOptions:
     """Everything `rorqual up` can be told."""
 
-    home: Path = Path(".rorqual")
+    home: Path = Path(DEFAULT_HOME)
     model: str = DEFAULT_MODEL
     host: str = "127.0.0.1"
     port: int = 8000

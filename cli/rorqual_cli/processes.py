@@ -63,7 +63,7 @@ class ManagedProcess:
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
-                preexec_fn=_end_with_parent,
+                preexec_fn=end_with_parent,
             )
 
     async def wait(self) -> int:
@@ -108,5 +108,6 @@ def start_fresh_log(path: Path) -> None:
         path.replace(path.with_name(path.name + ".1"))
 
 
-def _end_with_parent() -> None:
+def end_with_parent() -> None:
+    """In a new child: SIGTERM when the process that started it ends."""
     _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 import httpx
 import nats
 from nats.aio.client import Client
-from rorqual_runtime.discovery import discover
+from rorqual_runtime.discovery import Instance, discover
 
 from rorqual_cli.problems import CliError
 from rorqual_cli.processes import ManagedProcess
@@ -39,9 +39,19 @@ async def wait_for_port(process: ManagedProcess, port: int, timeout_s: float) ->
 
 
 async def connect(nats_url: str) -> Client:
-    """A client for discovery. Raises: CliError."""
+    """A client for discovery; a few tries, nothing on stderr. Raises: CliError."""
+
+    async def stay_quiet(_error: Exception) -> None:
+        return
+
     try:
-        return await nats.connect(nats_url, connect_timeout=int(_CONNECT_TIMEOUT_S))
+        return await nats.connect(
+            nats_url,
+            connect_timeout=int(_CONNECT_TIMEOUT_S),
+            max_reconnect_attempts=1,
+            reconnect_time_wait=0.1,  # type: ignore[arg-type]
+            error_cb=stay_quiet,
+        )
     except (OSError, TimeoutError, nats.errors.Error) as error:
         raise CliError(f"NATS at {nats_url} can't be reached ({error})") from error
 
@@ -60,7 +70,7 @@ async def wait_until_ready(
     """
     missing = {process.spec.name: process for process in processes}
     while missing:
-        for instance in await discover(nc, timeout_s=_POLL_S):
+        for instance in await _discovered(nc):
             if instance.ready and instance.id in missing:
                 elapsed_s = time.monotonic() - started_s
                 report.say(f"  {instance.id:<12} ready after {elapsed_s:5.1f} s")
@@ -70,6 +80,13 @@ async def wait_until_ready(
         if missing and elapsed_s > timeout_s:
             raise _not_ready(sorted(missing), timeout_s)
         report.waiting(_waiting_text(sorted(missing), elapsed_s))
+
+
+async def _discovered(nc: Client) -> list[Instance]:
+    try:
+        return await discover(nc, timeout_s=_POLL_S)
+    except nats.errors.Error as error:
+        raise CliError(f"NATS is gone ({error})", "see home/logs/nats.log") from error
 
 
 async def wait_for_gateway(base_url: str, *, timeout_s: float) -> None:

@@ -80,11 +80,9 @@ def remove_state(home: Path) -> None:
 def lock_home(home: Path) -> IO[str]:
     """Hold the returned file open to own the home directory; the kernel lets go when we die.
 
-    Raises: CliError when another fleet holds it, or left processes behind.
+    Raises: CliError when another fleet holds it, or left processes behind, or it can't be written.
     """
-    path = home / "run" / "fleet.lock"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    lock = path.open("a")
+    lock = _open_lock(home / "run" / "fleet.lock")
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -97,6 +95,16 @@ def lock_home(home: Path) -> IO[str]:
         lock.close()
         raise _already_running(f"processes of an earlier fleet still run: {', '.join(left)}")
     return lock
+
+
+def _open_lock(path: Path) -> IO[str]:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return path.open("a")
+    except OSError as error:
+        raise CliError(
+            f"{path.parent} can't be written ({error.strerror})", "use another --home"
+        ) from error
 
 
 def own_record(name: str) -> ProcessRecord:

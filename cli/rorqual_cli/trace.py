@@ -55,13 +55,20 @@ def trace(home: Path, wanted: str | None) -> int:
 
 
 def _written_trace(directory: Path, wanted: str | None) -> list[Span]:
-    """The trace, read again a little later when its newest span has only just ended."""
+    """The trace, read again a little later when spans of it may not be written yet: its newest one
+    has only just ended, or the parent of one is missing."""
     spans = find_trace(read_spans(directory), wanted)
     age_s = time.time() - max((span.end_unix_ns for span in spans), default=time.time_ns()) / 1e9
-    if age_s < _WRITTEN_AFTER_S:
-        time.sleep(min(_WRITTEN_AFTER_S, _WRITTEN_AFTER_S - age_s))
+    wait_s = _WRITTEN_AFTER_S if _has_gaps(spans) else _WRITTEN_AFTER_S - age_s
+    if wait_s > 0:
+        time.sleep(min(_WRITTEN_AFTER_S, wait_s))
         spans = find_trace(read_spans(directory), wanted)
     return spans
+
+
+def _has_gaps(spans: list[Span]) -> bool:
+    known = {span.span_id for span in spans} | {""}
+    return any(span.parent_id not in known for span in spans)
 
 
 def read_spans(directory: Path) -> Iterator[Span]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shlex
 import signal
 import subprocess
 import sys
@@ -14,10 +15,10 @@ from pathlib import Path
 import httpx
 
 from rorqual_cli.fleet import Fleet
-from rorqual_cli.options import FleetOptions
+from rorqual_cli.options import DEFAULT_HOME, FleetOptions
 from rorqual_cli.processes import start_fresh_log
 from rorqual_cli.report import Reporter
-from rorqual_cli.state import read_state
+from rorqual_cli.state import lock_home, read_state
 
 _RELAY_POLL_S = 0.1
 
@@ -75,9 +76,15 @@ async def _say_ready(fleet: Fleet, report: Reporter, elapsed_s: float) -> None:
         f"try:   curl -N {fleet.base_url}/v1/chat/completions "
         f"-H 'Content-Type: application/json' -d '{body}'"
     )
-    report.say("or:    .venv/bin/rorqual chat")
+    report.say(f"or:    .venv/bin/rorqual chat{_home_option(fleet.home)}")
     report.say(f"logs:  {fleet.home / 'logs'}")
-    report.say("stop:  Ctrl-C, or make stop")
+    report.say(f"stop:  Ctrl-C, or .venv/bin/rorqual down{_home_option(fleet.home)}")
+
+
+def _home_option(home: Path) -> str:
+    """What other commands must be told to find this fleet."""
+    is_default = home == Path(DEFAULT_HOME).resolve()
+    return "" if is_default else f" --home {shlex.quote(str(home))}"
 
 
 async def _served_model(base_url: str) -> str:
@@ -93,6 +100,7 @@ def run_detached(arguments: Sequence[str], home: Path, report: Reporter) -> int:
 
     Returns its exit code when it ends before that.
     """
+    lock_home(home).close()  # before the log of a fleet that runs here is put aside
     log_path = home / "logs" / "fleet.log"
     log_path.parent.mkdir(parents=True, exist_ok=True)
     start_fresh_log(log_path)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from rorqual_engine.errors import CorruptModel, ModelNotFound
 
 MANIFEST_NAME = "rorqual.json"
 FORMAT_VERSION = 1
+_HF_FILES = ("config.json", "tokenizer.json")
 _READ_BYTES = 1 << 22
 
 
@@ -60,6 +62,21 @@ def describe_files(directory: Path) -> dict[str, FileEntry]:
             stat = path.stat()
             entries[path.name] = FileEntry(file_sha256(path), stat.st_size, stat.st_mtime_ns)
     return entries
+
+
+def check_hf_directory(directory: Path) -> Path:
+    """The directory, when it holds what the engine needs and may read it. Raises: ModelNotFound."""
+    if not os.access(directory, os.R_OK | os.X_OK):
+        raise ModelNotFound(directory, "it can't be read (permission denied)")
+    weights = sorted(directory.glob("*.safetensors"))
+    if not weights:
+        raise ModelNotFound(directory, "no *.safetensors file")
+    for path in (*(directory / name for name in _HF_FILES), *weights):
+        if not path.is_file():
+            raise ModelNotFound(directory, f"{path.name} is missing")
+        if not os.access(path, os.R_OK):
+            raise ModelNotFound(directory, f"{path.name} can't be read (permission denied)")
+    return directory
 
 
 def write_manifest(directory: Path, model_id: str, source: str) -> Manifest:

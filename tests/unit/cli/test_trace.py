@@ -90,3 +90,18 @@ def test_a_very_deep_chain_is_no_problem(tmp_path: Path) -> None:
 def test_an_unknown_id_is_a_clear_error(home: Path) -> None:
     with pytest.raises(CliError, match="no trace of nobody"):
         trace(home, "nobody")
+
+
+def test_a_span_written_late_is_waited_for(
+    home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The root ends last: without it the newest span known may be minutes old."""
+    (home / "traces" / "gateway-1.jsonl").unlink()
+
+    def write_root(_seconds: float) -> None:
+        root = span("a", "", "gateway.chat", 1000, 1100, attributes={"rorqual.request_id": "r1"})
+        (home / "traces" / "gateway-1.jsonl").write_text(root + "\n")
+
+    monkeypatch.setattr("time.sleep", write_root)
+    trace(home, "t1")
+    assert "4 spans" in capsys.readouterr().out

@@ -22,9 +22,12 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         directory = prepare_model(options.model, options.out, _say, full_check=options.verify)
         warm_kernels(directory, _say)
-    except EngineError as err:
+    except (EngineError, OSError) as err:
         sys.stderr.write(f"error: {err}\n")
         return 1
+    except KeyboardInterrupt:
+        sys.stderr.write("error: interrupted\n")
+        return 130
     _say(f"model directory: {directory}")
     return 0
 

