@@ -60,6 +60,12 @@ class DecodeEngine:
         """Begin to step."""
         self._thread.start()
 
+    @property
+    def has_died(self) -> bool:
+        """The thread ended by a fault: nothing steps any more."""
+        was_started = self._thread.ident is not None
+        return was_started and not self._thread.is_alive() and not self._is_closing
+
     def add(self, sequence: Running) -> None:
         """Let this sequence take part from the next step on; the engine owns it from here."""
         with self._changed:

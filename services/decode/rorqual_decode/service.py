@@ -244,9 +244,14 @@ class DecodeService:
     # Upkeep
 
     async def sweep_forever(self) -> None:
-        """End what is past its deadline and forget what nobody can ask for any more."""
+        """End what is past its deadline and forget what nobody can ask for any more.
+
+        Raises: RuntimeError once the engine thread has died, which ends the service.
+        """
         while True:
             await self._clock.sleep(_SWEEP_S)
+            if self._engine.has_died:
+                raise RuntimeError("the engine thread has died")
             self.sweep()
 
     def sweep(self) -> None:
