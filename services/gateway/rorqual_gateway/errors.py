@@ -1,22 +1,9 @@
 """Errors as they leave over HTTP."""
 
-import json
 from dataclasses import dataclass
 
-from rorqual_runtime.errors import ErrorCode, ServingError, http_status
-
-_TYPES = {
-    401: "authentication_error",
-    403: "permission_error",
-    408: "timeout_error",
-    429: "rate_limit_error",
-    503: "service_unavailable_error",
-    504: "timeout_error",
-}
-_CODES = {
-    ErrorCode.UNAUTHENTICATED: "invalid_api_key",
-    ErrorCode.RATE_LIMITED: "rate_limit_exceeded",
-}
+from rorqual_runtime.errors import ServingError
+from rorqual_runtime.openai_errors import error_body, render_openai_error
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,25 +26,10 @@ class RequestFailed(Exception):
 
 def render_error(error: ServingError) -> HttpError:
     """A failure of ours in OpenAI's shape."""
-    status = http_status(error.code)
-    code = _CODES.get(error.code, error.code.name.lower())
-    retry_after_s = max(error.retry_after_s, 1) if status in (429, 503) else 0
-    body = _body(status, error.message, error.param, code)
+    status, body, retry_after_s = render_openai_error(error)
     return HttpError(status, body, error.code.name, retry_after_s)
 
 
 def plain_error(status: int, message: str) -> HttpError:
     """An error of HTTP itself, such as an unknown path, in OpenAI's shape."""
-    return HttpError(status, _body(status, message, None, None), f"HTTP_{status}")
-
-
-def _body(status: int, message: str, param: str | None, code: str | None) -> bytes:
-    """{"error": {"message", "type", "param", "code"}}"""
-    default = "invalid_request_error" if status < 500 else "server_error"
-    error = {
-        "message": message,
-        "type": _TYPES.get(status, default),
-        "param": param,
-        "code": code,
-    }
-    return json.dumps({"error": error}, ensure_ascii=False).encode()
+    return HttpError(status, error_body(status, message, param=None, code=None), f"HTTP_{status}")
