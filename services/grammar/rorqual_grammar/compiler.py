@@ -10,6 +10,7 @@ import xgrammar
 
 from rorqual_grammar.constraint import Constraint, ConstraintKind
 from rorqual_grammar.schema_check import find_unenforced
+from rorqual_grammar.trial import try_out
 from rorqual_grammar.vocabulary import read_vocabulary
 
 _SOURCE_POSITION = re.compile(r"^\[[\d:]+\] \S+:\d+: (Check failed: \(.*?\) is \w+: )?")
@@ -53,6 +54,7 @@ def compile_constraint(constraint: Constraint, tokenizer: xgrammar.TokenizerInfo
     compiler = xgrammar.GrammarCompiler(tokenizer, max_threads=1, cache_enabled=False)
     try:
         compiled = _compile(compiler, constraint)
+        try_out(compiled, tokenizer)
     except RuntimeError as error:
         if "bad_alloc" in str(error):
             raise MemoryError from error
