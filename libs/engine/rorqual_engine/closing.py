@@ -141,6 +141,6 @@ def _allowed_by_length(vocabulary: ClosingVocabulary, mask: Any) -> int | None:
     first_bytes = vocabulary.first_bytes[usable]
     starts_alike = bool((first_bytes == first_bytes[0]).all())
     branches = starts_alike and not all(
-        vocabulary.texts[longest].startswith(vocabulary.texts[token_id]) for token_id in usable
+        vocabulary.texts[longest].startswith(vocabulary.texts[token_id]) for token_id in usable.tolist()
     )
     return shortest if branches else longest
