@@ -140,7 +140,7 @@ def _allowed_by_length(vocabulary: ClosingVocabulary, mask: Any) -> int | None:
     longest, shortest = int(usable[lengths.argmax()]), int(usable[lengths.argmin()])
     first_bytes = vocabulary.first_bytes[usable]
     starts_alike = bool((first_bytes == first_bytes[0]).all())
-    branches = starts_alike and not all(
-        vocabulary.texts[longest].startswith(vocabulary.texts[token_id]) for token_id in usable.tolist()
-    )
+    text = vocabulary.texts[longest]
+    others = (vocabulary.texts[token_id] for token_id in usable.tolist())
+    branches = starts_alike and not all(text.startswith(other) for other in others)
     return shortest if branches else longest
