@@ -65,7 +65,7 @@ class BlockFiles:
     ) -> None:
         """Write and make visible in one step. times_ns: (expires, last use)."""
         temp = self._temp / f"{os.getpid()}-{secrets.token_hex(8)}"
-        fd = os.open(temp, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+        fd = _create(temp)
         try:
             _lock(fd)  # says that the writer lives
             _write_all(fd, header, payload)
@@ -99,6 +99,15 @@ class BlockFiles:
             with contextlib.suppress(OSError):
                 num_removed += _remove_if_dead(path)
         return num_removed
+
+
+def _create(temp: Path) -> int:
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+    try:
+        return os.open(temp, flags, 0o644)
+    except FileNotFoundError:  # somebody has deleted the store: begin it again
+        temp.parent.mkdir(parents=True, exist_ok=True)
+        return os.open(temp, flags, 0o644)
 
 
 def _rename(temp: Path, path: Path) -> None:

@@ -217,20 +217,25 @@ def test_files_deleted_behind_its_back_are_noticed(store, tmp_path):
     assert store.stats().num_blocks == 5
 
 
-@pytest.mark.parametrize("broken", ["shard is a file", "directory is gone"])
+@pytest.mark.parametrize("broken", ["shard", "root"])
 def test_storage_failures_are_misses_and_failed_puts(store, tmp_path, broken):
     store.put(FP, key_of(1), block(1))
-    shard = record_files(tmp_path)[0].parent
-    if broken == "shard is a file":
-        shutil.rmtree(shard)
-        shard.touch()
-    else:
-        shutil.rmtree(tmp_path)
+    place = tmp_path if broken == "root" else record_files(tmp_path)[0].parent
+    shutil.rmtree(place)
+    place.touch()  # a file where a directory should be
     assert got(store, 1) is None
     assert not store.put(FP, key_of(1), block(1))
     assert not store.has(FP, key_of(1)) and not store.delete(FP, key_of(1))
     store.maintain()
     assert store.stats().put_failures == 1
+
+
+def test_a_deleted_store_is_begun_again(store, tmp_path):
+    assert store.put(FP, key_of(1), block(1))
+    shutil.rmtree(tmp_path)
+    assert got(store, 1) is None
+    assert store.put(FP, key_of(1), block(1))
+    assert got(store, 1) == block(1)
 
 
 def test_threads_share_a_store(store):
