@@ -10,6 +10,7 @@ from functools import partial
 from typing import Any
 
 from rorqual_engine.closing import ClosingVocabulary
+from rorqual_engine.errors import EngineError
 from rorqual_engine.grammar import GrammarState, load_tokenizer_info
 from rorqual_engine.kv import PagedKvCache
 from rorqual_engine.models import load_model
@@ -18,6 +19,7 @@ from rorqual_policy.blocks import block_lifetime_s
 from rorqual_runtime import subjects
 from rorqual_runtime.blockstore import open_block_store
 from rorqual_runtime.bus import Bus
+from rorqual_runtime.errors import Unsupported
 from rorqual_runtime.logs import get_logger, log_duration
 from rorqual_runtime.service import ServiceContext
 
@@ -82,9 +84,8 @@ async def open_decode(
     model: an already loaded model; by default settings.model_dir is loaded.
     """
     if model is None:
-        load = partial(load_model, device=settings.device, dtype=settings.dtype)
         with log_duration(log, "weights loaded"):
-            model = await asyncio.to_thread(load, settings.model_dir)
+            model = await asyncio.to_thread(_load, settings)
     cache = model.new_cache(settings.num_pages)
     with log_duration(log, "kernels warm"):
         await asyncio.to_thread(warm_up, model, cache)
@@ -93,6 +94,14 @@ async def open_decode(
         await _serve(ctx, instance, model)
         ctx.mark_ready()
         yield instance
+
+
+def _load(settings: DecodeSettings) -> CausalModel:
+    """Raises: Unsupported, which ends the start with the engine's one line."""
+    try:
+        return load_model(settings.model_dir, device=settings.device, dtype=settings.dtype)
+    except EngineError as error:
+        raise Unsupported(str(error)) from error
 
 
 async def _build(

@@ -9,13 +9,14 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
 
+from rorqual_engine.errors import EngineError
 from rorqual_engine.kv import PagedKvCache
 from rorqual_engine.models import load_model
 from rorqual_engine.models.base import CausalModel
 from rorqual_runtime import subjects
 from rorqual_runtime.blockstore import open_block_store
 from rorqual_runtime.bus import Bus
-from rorqual_runtime.errors import ServingError
+from rorqual_runtime.errors import ServingError, Unsupported
 from rorqual_runtime.logs import get_logger, log_duration
 from rorqual_runtime.queue import WorkQueue
 from rorqual_runtime.service import ServiceContext
@@ -58,9 +59,8 @@ async def open_prefill(
     model: an already loaded model; by default settings.model_dir is loaded.
     """
     if model is None:
-        load = partial(load_model, device=settings.device, dtype=settings.dtype)
         with log_duration(log, "weights loaded"):
-            model = await asyncio.to_thread(load, settings.model_dir)
+            model = await asyncio.to_thread(_load, settings)
     cache = model.new_cache(settings.num_pages)
     with log_duration(log, "kernels warm"):
         await asyncio.to_thread(warm_up, model, cache)
@@ -69,6 +69,14 @@ async def open_prefill(
         await _serve(ctx, settings, instance, model)
         ctx.mark_ready()
         yield instance
+
+
+def _load(settings: PrefillSettings) -> CausalModel:
+    """Raises: Unsupported, which ends the start with the engine's one line."""
+    try:
+        return load_model(settings.model_dir, device=settings.device, dtype=settings.dtype)
+    except EngineError as error:
+        raise Unsupported(str(error)) from error
 
 
 async def _build(

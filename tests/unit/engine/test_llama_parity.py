@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -83,6 +84,31 @@ def test_unusable_directories_are_named(tmp_path: Path) -> None:
     weights.write_bytes(weights.read_bytes()[:-100])
     with pytest.raises(CorruptModel):
         load_model(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"hidden_size": 64}, "embed_tokens"),
+        ({"num_key_value_heads": 6}, "k_proj"),
+        ({"intermediate_size": 96}, "gate_proj"),
+        ({"num_hidden_layers": 4}, "model.layers.3"),
+        ({"hidden_size": "wide"}, "config.json"),
+    ],
+)
+def test_a_config_of_other_weights_is_refused(
+    tmp_path: Path, changes: dict[str, object], said: str
+) -> None:
+    save_tiny_llama(tmp_path)
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
+    with pytest.raises(CorruptModel, match=said):
+        load_model(tmp_path)
+
+
+def test_an_unknown_device_is_named(tiny_dir: Path) -> None:
+    with pytest.raises(UnsupportedModel, match="abacus"):
+        load_model(tiny_dir, device="abacus")
 
 
 def test_missing_gpu_is_said_at_once(tiny_dir: Path) -> None:

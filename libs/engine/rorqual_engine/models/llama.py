@@ -58,6 +58,8 @@ class LlamaConfig:
             )
         except KeyError as err:
             raise CorruptModel("config.json", f"{err} is missing") from err
+        except (TypeError, ValueError) as err:
+            raise CorruptModel("config.json", str(err)) from err
         if config.get("hidden_act", "silu") != "silu" or config.get("use_sliding_window"):
             raise UnsupportedModel("only silu and full attention are known in the Llama family")
         if heads % kv_heads or head_dim % 2:
@@ -118,6 +120,7 @@ class LlamaModel(CausalModel):
             self.config.num_layers, 2 * shape.kv_dim * dtype.itemsize, "block"
         )
         self.fingerprint = _fingerprint(content_id, dtype)
+        _check_shapes(self.config, weights)
         self._embedding = weights.get("model.embed_tokens.weight")
         self._layers = [LlamaLayer.load(weights, i) for i in range(self.config.num_layers)]
         self._norm = weights.get("model.norm.weight")
@@ -152,6 +155,24 @@ class LlamaModel(CausalModel):
         wanted = torch.from_numpy(batch.logits_rows).to(self.device)
         last = step.add_norm(hidden[wanted], delta[wanted], self._norm)
         return self._head(last).float()
+
+
+def _check_shapes(config: LlamaConfig, weights: Weights) -> None:
+    """The weights are those that config.json speaks of. Raises: CorruptModel."""
+    weights.check_shape("model.embed_tokens.weight", (config.vocab_size, config.hidden))
+    q_dim, kv_dim = config.shape.q_dim, config.shape.kv_dim
+    shapes = {
+        "self_attn.q_proj": (q_dim, config.hidden),
+        "self_attn.k_proj": (kv_dim, config.hidden),
+        "self_attn.v_proj": (kv_dim, config.hidden),
+        "self_attn.o_proj": (config.hidden, q_dim),
+        "mlp.gate_proj": (config.inner, config.hidden),
+        "mlp.up_proj": (config.inner, config.hidden),
+        "mlp.down_proj": (config.hidden, config.inner),
+    }
+    for index in range(config.num_layers):
+        for name, shape in shapes.items():
+            weights.check_shape(f"model.layers.{index}.{name}.weight", shape)
 
 
 def _choose_ops(

@@ -87,7 +87,10 @@ def _find_loader(config: dict[str, Any], model_dir: Path) -> Loader:
 
 
 def _check_device(device: str) -> torch.device:
-    target = torch.device(device)
+    try:
+        target = torch.device(device)
+    except RuntimeError:
+        raise UnsupportedModel(f"device {device!r} is not known; use cpu or cuda") from None
     if target.type == "cuda" and not torch.cuda.is_available():
         raise UnsupportedModel(f"device {device!r} asked for, but this machine shows no CUDA GPU")
     return target

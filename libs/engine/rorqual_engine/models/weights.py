@@ -31,6 +31,16 @@ class Weights:
     def __contains__(self, name: str) -> bool:
         return name in self._files
 
+    def check_shape(self, name: str, shape: tuple[int, ...]) -> None:
+        """Raises: CorruptModel when the tensor is missing or has another shape."""
+        if name not in self._files:
+            raise CorruptModel(self.model_dir, f"tensor {name} is missing")
+        found = tuple(self._files[name].get_slice(name).get_shape())
+        if found != shape:
+            raise CorruptModel(
+                self.model_dir, f"tensor {name} has shape {found}, config.json says {shape}"
+            )
+
     def get(self, name: str) -> torch.Tensor:
         """One tensor on the device, in the dtype asked for. Raises: CorruptModel."""
         if name not in self._files:
