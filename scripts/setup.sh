@@ -33,7 +33,7 @@ if [[ ! -x .venv/bin/pip ]]; then
     check_machine "$python"
     echo "setup: creating .venv with $("$python" --version)"
     rm -rf .venv
-    "$python" -m venv .venv
+    said=$("$python" -m venv .venv 2>&1) || fail "no .venv: ${said##*$'\n'}" "apt-get install -y python3-venv"
     .venv/bin/pip install --disable-pip-version-check --quiet -c constraints.txt pip
 fi
 echo "setup: installing packages at the versions of constraints.txt (a few minutes the first time)"

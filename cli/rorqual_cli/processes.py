@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import ctypes
+import json
 import os
 import signal
 from collections.abc import Mapping, Sequence
@@ -99,7 +100,18 @@ class ManagedProcess:
                 lines = log.read().decode("utf-8", "replace").strip().splitlines()
         except OSError:
             return ""
-        return lines[-1][:400] if lines else ""
+        return _said(lines[-1])[:400] if lines else ""
+
+
+def _said(line: str) -> str:
+    """What a log line says to a person."""
+    try:
+        record = json.loads(line)
+    except ValueError:
+        return line
+    if not isinstance(record, dict):
+        return line
+    return ": ".join(str(record[key]) for key in ("message", "exception") if key in record)
 
 
 def start_fresh_log(path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import socket
 import sys
@@ -71,7 +72,7 @@ def redis_binary() -> str:
 
 def _existing(name: str, candidates: tuple[str | None, ...], remedy: str) -> str:
     for candidate in candidates:
-        if candidate and Path(candidate).is_file():
+        if candidate and os.access(candidate, os.X_OK):
             return candidate
     raise CliError(
         f"{name} was found neither in the environment nor on PATH",

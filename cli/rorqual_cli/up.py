@@ -16,6 +16,7 @@ import httpx
 
 from rorqual_cli.fleet import Fleet
 from rorqual_cli.options import DEFAULT_HOME, FleetOptions
+from rorqual_cli.preflight import check_room
 from rorqual_cli.processes import start_fresh_log
 from rorqual_cli.report import Reporter
 from rorqual_cli.state import lock_home, read_state
@@ -40,7 +41,9 @@ async def _run(fleet: Fleet, report: Reporter) -> int:
             starting.result()
             await _say_ready(fleet, report, time.monotonic() - started_s)
             await stopping
-        return 0
+            return 0
+        report.say("stopped before the fleet was ready")
+        return 128 + signal.SIGINT
     finally:
         starting.cancel()
         await asyncio.gather(starting, return_exceptions=True)
@@ -101,6 +104,7 @@ def run_detached(arguments: Sequence[str], home: Path, report: Reporter) -> int:
     Returns its exit code when it ends before that.
     """
     lock_home(home).close()  # before the log of a fleet that runs here is put aside
+    check_room(home)  # a full disk takes no log to relay
     log_path = home / "logs" / "fleet.log"
     log_path.parent.mkdir(parents=True, exist_ok=True)
     start_fresh_log(log_path)

@@ -105,7 +105,7 @@ def describe_settings_error(error: ValidationError) -> str:
     known = owner.model_fields if owner else {}
     parts = []
     for problem in error.errors(include_url=False, include_input=False, include_context=False):
-        path = [str(part) for part in problem["loc"]]
+        path = [part for part in problem["loc"] if isinstance(part, str)]
         name = "__".join(path)
         variable = f"{prefix}{name}".upper() if path and path[0] in known else name
         parts.append(f"{variable or error.title}: {problem['msg']}")

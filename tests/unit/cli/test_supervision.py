@@ -188,3 +188,25 @@ def test_a_home_that_cannot_be_written_is_named_with_a_remedy(tmp_path: Path) ->
     (tmp_path / "file").touch()
     with pytest.raises(CliError, match=r"can't be written.*--home"):
         lock_home(tmp_path / "file")
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("out of cheese", "out of cheese"),
+        (
+            '{"level": "error", "message": "the service failed", "exception": "OSError: no"}',
+            "the service failed: OSError: no",
+        ),
+        ('{"message": "drained"}', "drained"),
+        ('{"other": 1}', ""),
+        ("[1]", "[1]"),
+    ],
+)
+async def test_the_last_words_of_a_process_are_those_for_a_person(
+    tmp_path: Path, line: str, said: str
+) -> None:
+    process = shell(tmp_path, f"echo '{line}'")
+    await process.start()
+    await process.wait()
+    assert process.log_tail() == said

@@ -22,4 +22,4 @@ def test_unknown_buckets_stop_the_start_by_their_variable(
     monkeypatch.setenv("RORQUAL_PREFILL_BUCKETS", value)
     with pytest.raises(ValidationError) as caught:
         PrefillSettings()
-    assert "RORQUAL_PREFILL_BUCKETS" in describe_settings_error(caught.value)
+    assert "RORQUAL_PREFILL_BUCKETS: " in describe_settings_error(caught.value)
