@@ -27,7 +27,7 @@ async def test_a_dead_redis_means_no_match_at_once(runtime_settings, redis_serve
             started = time.monotonic()
             match = await client.match(KEYS)
             assert (match.num_matched_blocks, match.miss_reason) == (0, "unavailable")
-            assert time.monotonic() - started < 0.3
+            assert time.monotonic() - started < 1.0
 
 
 async def test_registrations_meanwhile_arrive_after_the_restart(
@@ -49,7 +49,7 @@ async def test_a_hanging_redis_is_given_up_and_taken_back(runtime_settings, redi
         started = time.monotonic()
         assert (await client.match(KEYS)).num_matched_blocks == 0
         assert (await client.match(KEYS)).num_matched_blocks == 0
-        assert time.monotonic() - started < 0.5
+        assert time.monotonic() - started < 1.5
         redis_server.resume()
         assert await eventually_matched(client, 4)
 

@@ -88,10 +88,10 @@ async def test_a_slow_or_absent_kvmeta_is_no_match_and_no_error(
         started = time.monotonic()
         assert (await client.submit(generation("absent"))).num_cached_tokens == 0
         assert time.monotonic() - started < 1.0
-        await FakeKvmeta(num_blocks=2, delay_s=1.0).serve(bus)
+        await FakeKvmeta(num_blocks=2, delay_s=5.0).serve(bus)
         started = time.monotonic()
         assert (await client.submit(generation("slow"))).num_cached_tokens == 0
-        assert time.monotonic() - started < 0.5
+        assert time.monotonic() - started < 3.0
     assert {job.num_matched_blocks for job in await client.jobs()} == {0}
 
 

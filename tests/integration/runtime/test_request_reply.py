@@ -159,10 +159,9 @@ async def test_handlers_run_concurrently_and_the_surplus_is_refused_at_once(
     await serve_place(server_bus, handler, max_in_flight=4)
     held = [asyncio.create_task(ask_place(caller_bus, str(i))) for i in range(4)]
     await asyncio.sleep(0.2)
-    started_s = time.monotonic()
     with pytest.raises(NoCapacity):
         await ask_place(caller_bus, "surplus")
-    assert time.monotonic() - started_s < 0.5
+    assert not any(task.done() for task in held)
     release.set()
     assert await asyncio.gather(*held) == [f"decode-{i}" for i in range(4)]
 

@@ -45,7 +45,7 @@ async def test_a_waiting_pull_gets_a_new_job_at_once(
     started_s = time.monotonic()
     await put_job(queue, "a")
     (leased,) = await pulling
-    assert time.monotonic() - started_s < 0.2
+    assert time.monotonic() - started_s < 5  # not when the pull of 10 s ends
     assert (name_of(leased), leased.num_delivered) == ("a", 1)
     assert await queue.depth() == 1
     assert await leased.ack()
@@ -64,7 +64,7 @@ async def test_pull_takes_what_is_there_up_to_its_bound(
 async def test_an_empty_queue_ends_the_pull_in_time(consumer: QueueConsumer) -> None:
     started_s = time.monotonic()
     assert await consumer.pull(4, 0.3) == []
-    assert 0.25 < time.monotonic() - started_s < 0.8
+    assert 0.25 < time.monotonic() - started_s < 5
     assert await consumer.pull(4, 0) == []
 
 
@@ -149,10 +149,8 @@ async def test_cancelling_a_pull_loses_nothing(queue: WorkQueue, server_bus: Bus
     pulling = asyncio.create_task(consumer.pull(4, 30))
     await asyncio.sleep(0.1)
     pulling.cancel()
-    started_s = time.monotonic()
     with pytest.raises(asyncio.CancelledError):
-        await pulling
-    assert time.monotonic() - started_s < 0.1
+        await asyncio.wait_for(pulling, 5)
     await put_job(queue, "a")
     started_s = time.monotonic()
     (leased,) = await consumer.pull(1, 5)
