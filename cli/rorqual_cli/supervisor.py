@@ -62,5 +62,8 @@ async def supervise(
             say(f"{name} crashed ({reason}), starting it again; log: {process.spec.log_path}")
         await asyncio.sleep(max(wait_s, _PAUSE_S))
         budget.spend(time.monotonic())
-        await process.start()
+        try:
+            await process.start()
+        except OSError as err:  # no memory, no file handles: the budget spaces the tries
+            say(f"{name} can't be started: {err}")
         on_change()

@@ -52,6 +52,26 @@ async def test_a_crash_restarts_and_a_clean_end_does_not(tmp_path: Path) -> None
     assert len(said) == len(changes) == 2
 
 
+async def test_a_restart_that_fails_is_said_and_tried_again(tmp_path: Path) -> None:
+    program, said = tmp_path / "program", []
+
+    def write_program(end: str) -> None:
+        program.write_text(f"#!/bin/sh\n{end}\n")
+        program.chmod(0o755)
+
+    def say(line: str) -> None:
+        said.append(line)
+        if "can't be started" in line:
+            write_program("exit 0")
+
+    write_program(f"rm {program}; exit 3")
+    process = ManagedProcess(ProcessSpec("p-1", "p", (str(program),), tmp_path / "p.log"))
+    await process.start()
+    await asyncio.wait_for(supervise(process, say, lambda: None), 10)
+    assert any("can't be started" in line for line in said)
+    assert "as it was asked to" in said[-1]
+
+
 async def test_stop_is_bounded_even_for_a_process_that_ignores_it(tmp_path: Path) -> None:
     process = shell(tmp_path, "trap '' TERM; echo deaf; while :; do sleep 0.05; done")
     await process.start()
