@@ -24,9 +24,8 @@ FINISH_REASON_CANCELLED: FinishReason
 FINISH_REASON_ERROR: FinishReason
 
 class HandoverRequest(_message.Message):
-    __slots__ = ("generation", "block_keys", "num_stored_blocks", "num_cached_tokens", "kv_pages", "first_logits", "compiled_grammar", "model_fingerprint", "submitted_unix_s", "prefill_started_unix_s")
+    __slots__ = ("generation", "num_stored_blocks", "num_cached_tokens", "kv_pages", "first_logits", "compiled_grammar", "model_fingerprint", "submitted_unix_s", "last_block_key")
     GENERATION_FIELD_NUMBER: _ClassVar[int]
-    BLOCK_KEYS_FIELD_NUMBER: _ClassVar[int]
     NUM_STORED_BLOCKS_FIELD_NUMBER: _ClassVar[int]
     NUM_CACHED_TOKENS_FIELD_NUMBER: _ClassVar[int]
     KV_PAGES_FIELD_NUMBER: _ClassVar[int]
@@ -34,9 +33,8 @@ class HandoverRequest(_message.Message):
     COMPILED_GRAMMAR_FIELD_NUMBER: _ClassVar[int]
     MODEL_FINGERPRINT_FIELD_NUMBER: _ClassVar[int]
     SUBMITTED_UNIX_S_FIELD_NUMBER: _ClassVar[int]
-    PREFILL_STARTED_UNIX_S_FIELD_NUMBER: _ClassVar[int]
+    LAST_BLOCK_KEY_FIELD_NUMBER: _ClassVar[int]
     generation: _generation_pb2.Generation
-    block_keys: _containers.RepeatedScalarFieldContainer[bytes]
     num_stored_blocks: int
     num_cached_tokens: int
     kv_pages: _tensor_pb2.TensorTicket
@@ -44,8 +42,8 @@ class HandoverRequest(_message.Message):
     compiled_grammar: _tensor_pb2.TensorTicket
     model_fingerprint: str
     submitted_unix_s: float
-    prefill_started_unix_s: float
-    def __init__(self, generation: _Optional[_Union[_generation_pb2.Generation, _Mapping]] = ..., block_keys: _Optional[_Iterable[bytes]] = ..., num_stored_blocks: _Optional[int] = ..., num_cached_tokens: _Optional[int] = ..., kv_pages: _Optional[_Union[_tensor_pb2.TensorTicket, _Mapping]] = ..., first_logits: _Optional[_Union[_tensor_pb2.TensorTicket, _Mapping]] = ..., compiled_grammar: _Optional[_Union[_tensor_pb2.TensorTicket, _Mapping]] = ..., model_fingerprint: _Optional[str] = ..., submitted_unix_s: _Optional[float] = ..., prefill_started_unix_s: _Optional[float] = ...) -> None: ...
+    last_block_key: bytes
+    def __init__(self, generation: _Optional[_Union[_generation_pb2.Generation, _Mapping]] = ..., num_stored_blocks: _Optional[int] = ..., num_cached_tokens: _Optional[int] = ..., kv_pages: _Optional[_Union[_tensor_pb2.TensorTicket, _Mapping]] = ..., first_logits: _Optional[_Union[_tensor_pb2.TensorTicket, _Mapping]] = ..., compiled_grammar: _Optional[_Union[_tensor_pb2.TensorTicket, _Mapping]] = ..., model_fingerprint: _Optional[str] = ..., submitted_unix_s: _Optional[float] = ..., last_block_key: _Optional[bytes] = ...) -> None: ...
 
 class HandoverReply(_message.Message):
     __slots__ = ("accepted", "error")

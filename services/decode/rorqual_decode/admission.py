@@ -159,8 +159,8 @@ class Admitter:
             fingerprint=self._model.fingerprint,
             namespace=offer.spec.cache_namespace,
         )
-        if list(offer.block_keys) != keys:
-            raise Corrupt("the block keys that came with the prompt are not those of its tokens")
+        if offer.last_block_key != (keys[-1] if keys else b""):
+            raise Corrupt("the block key that came with the prompt is not that of its tokens")
         return keys
 
     async def _grammar(self, offer: HandoverOffer, timeout_s: float) -> GrammarState | None:

@@ -41,7 +41,7 @@ class HandoverOffer:
     """What prefill hands over. Fields of type Any are wire values, read by the tensor plane."""
 
     spec: GenerationSpec
-    block_keys: tuple[bytes, ...]
+    last_block_key: bytes
     num_stored_blocks: int
     model_fingerprint: str
     prompt: Any
@@ -61,7 +61,7 @@ def offer_from_wire(wire: decode_pb2.HandoverRequest) -> HandoverOffer:
         raise InvalidRequest("a handover needs at least one prompt token")
     return HandoverOffer(
         spec=_spec_from_wire(wire),
-        block_keys=tuple(wire.block_keys),
+        last_block_key=wire.last_block_key,
         num_stored_blocks=wire.num_stored_blocks,
         model_fingerprint=wire.model_fingerprint,
         prompt=generation.prompt,

@@ -63,21 +63,21 @@ def place_to_wire(job: Job, excluded_ids: Iterable[str]) -> router_pb2.PlaceRequ
 class HandoverParts:
     """What a handover says beyond the job. Fields of type Any are wire values."""
 
-    block_keys: list[bytes]
+    last_block_key: bytes
+    """Of the last full prompt block; empty where there is none."""
     num_stored_blocks: int
     num_cached_tokens: int
     prompt: Any
     kv_pages: Any
     first_logits: Any
     model_fingerprint: str
-    prefill_started_unix_s: float
 
 
 def handover_to_wire(job: Job, parts: HandoverParts) -> decode_pb2.HandoverRequest:
     """The generation with its computed KV by reference, for the decode instance."""
     wire = decode_pb2.HandoverRequest(
         generation=job.generation,
-        block_keys=parts.block_keys,
+        last_block_key=parts.last_block_key,
         num_stored_blocks=parts.num_stored_blocks,
         num_cached_tokens=parts.num_cached_tokens,
         kv_pages=parts.kv_pages,
@@ -85,7 +85,6 @@ def handover_to_wire(job: Job, parts: HandoverParts) -> decode_pb2.HandoverReque
         compiled_grammar=job.compiled_grammar,
         model_fingerprint=parts.model_fingerprint,
         submitted_unix_s=job.submitted_unix_s,
-        prefill_started_unix_s=parts.prefill_started_unix_s,
     )
     wire.generation.prompt.CopyFrom(parts.prompt)
     return wire

@@ -225,12 +225,11 @@ class PrefillPipeline:
         if prompt.HasField("ticket"):
             work.export.adopt(prompt.ticket)
         return convert.HandoverParts(
-            block_keys=work.keys,
+            last_block_key=work.keys[-1] if work.keys else b"",
             num_stored_blocks=hit.num_blocks,
             num_cached_tokens=hit.num_blocks * BLOCK_TOKENS,
             prompt=prompt,
             kv_pages=work.export.seal(),
             first_logits=await work.export.publish(logits),
             model_fingerprint=self._model.fingerprint,
-            prefill_started_unix_s=work.started_unix_s,
         )

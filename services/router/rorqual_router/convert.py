@@ -71,9 +71,7 @@ class PrefixMatch:
 class JobParts:
     """What the router adds to a generation on its way to prefill."""
 
-    block_keys: Sequence[bytes]
     match: PrefixMatch
-    estimated_compute_tokens: int
     submitted_unix_s: float
 
 
@@ -139,10 +137,8 @@ def job_to_wire(
 ) -> PrefillJob:
     return PrefillJob(
         generation=generation,
-        block_keys=parts.block_keys,
         num_matched_blocks=parts.match.num_blocks,
         kv_lease_id=parts.match.lease_id,
-        estimated_compute_tokens=parts.estimated_compute_tokens,
         compiled_grammar=compiled_grammar,
         submitted_unix_s=parts.submitted_unix_s,
     )

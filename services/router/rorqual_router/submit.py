@@ -117,7 +117,7 @@ class Submitter:
         grammars, match = await self._prepare(submission, keys, fingerprint)
         missed_tokens = max(1, submission.num_prompt_tokens - match.num_blocks * BLOCK_TOKENS)
         self._count(submission, missed_tokens)
-        parts = JobParts(keys, match, missed_tokens, submitted_unix_s)
+        parts = JobParts(match, submitted_unix_s)
         bucket = choose_bucket(submission.num_prompt_tokens)
         try:
             self._check_alive(submission)

@@ -186,7 +186,6 @@ class Surroundings:
                 deadline_s=deadline_s,
                 **sampling,
             ),
-            block_keys=keys,
             num_matched_blocks=matched,
             kv_lease_id=f"lease-{request_id}",
             submitted_unix_s=time.time(),

@@ -40,18 +40,15 @@ def keys():
     return block_keys(TOKENS, fingerprint="engine-fingerprint", namespace="tenant")
 
 
-async def test_a_job_carries_keys_match_and_what_is_left_to_compute(
-    runtime_settings, bus, fleet, client
-):
+async def test_a_job_carries_the_match_of_its_block_keys(runtime_settings, bus, fleet, client):
     kvmeta = FakeKvmeta(num_blocks=1)
     await kvmeta.serve(bus)
     async with running_router(runtime_settings):
         submitted = await client.submit(generation())
     (job,) = await client.jobs()
     assert (submitted.bucket, submitted.num_cached_tokens) == ("lt16k", 128)
-    assert list(job.block_keys) == keys()
+    assert list(kvmeta.requests[0].block_keys) == keys()
     assert (job.num_matched_blocks, job.kv_lease_id) == (1, "lease-1")
-    assert job.estimated_compute_tokens == len(TOKENS) - 128
     assert kvmeta.requests[0].model_fingerprint == "engine-fingerprint"
 
 
@@ -66,8 +63,10 @@ async def test_one_job_a_choice_and_none_twice(runtime_settings, fleet, client):
     assert sorted(job.generation.choice_index for job in jobs) == [0, 1, 2]
 
 
-async def test_a_prompt_by_ticket_stays_readable_for_prefill(runtime_settings, fleet, client):
+async def test_a_prompt_by_ticket_stays_readable_for_prefill(runtime_settings, bus, fleet, client):
     long = array("i", [7] * 5000)
+    kvmeta = FakeKvmeta(num_blocks=0)
+    await kvmeta.serve(bus)
     async with (
         await TensorPlane.open(runtime_settings, "recipe-1", 1, runtime_settings.host_id) as plane,
         running_router(runtime_settings),
@@ -77,7 +76,7 @@ async def test_a_prompt_by_ticket_stays_readable_for_prefill(runtime_settings, f
         assert prompt.WhichOneof("body") == "ticket"
         await client.submit(generation(prompt=prompt, num_tokens=len(long)))
         (job,) = await client.jobs()
-        assert len(job.block_keys) == 5000 // 128
+        assert len(kvmeta.requests[0].block_keys) == 5000 // 128
         assert await get_payload(plane, job.generation.prompt, keep=True) == long.tobytes()
 
 
