@@ -221,7 +221,7 @@ async def test_depth_is_zero_without_a_stream(caller_bus: Bus) -> None:
 
 
 async def test_an_oversize_job_is_refused_before_it_is_sent(queue: WorkQueue) -> None:
-    big = prefill_pb2.PrefillJob(block_keys=[b"x" * 16] * 100_000)
+    big = prefill_pb2.PrefillJob(kv_lease_id="x" * 1_600_000)
     with pytest.raises(RequestTooLarge):
         await queue.publish(JOBS, big, msg_id="big")
 
