@@ -65,7 +65,7 @@ async def queue_times_s(publisher: Bus, worker: Bus, num_jobs: int) -> list[floa
     for i in range(num_jobs):
         pulling = asyncio.create_task(consumer.pull(4, 5))
         await asyncio.sleep(0.002)
-        job = prefill_pb2.PrefillJob(block_keys=[bytes(16)] * 16)
+        job = prefill_pb2.PrefillJob(kv_lease_id="x" * 256)
         began_s = time.perf_counter()
         publishing = asyncio.create_task(queue.publish(JOBS, job, msg_id=f"bench/{i}"))
         (leased,) = await pulling
