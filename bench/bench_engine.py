@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import statistics
 import time
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from rorqual_engine.device import configure_threads
@@ -130,5 +129,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    with ThreadPoolExecutor(1) as compute:  # as in the services: the thread keeps its CPU
-        raise SystemExit(compute.submit(main).result())
+    raise SystemExit(main())

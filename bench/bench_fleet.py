@@ -14,7 +14,6 @@ import statistics
 import sys
 import tempfile
 import time
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -78,7 +77,6 @@ def bench_overhead(client: Client, model_dir: Path, rounds: int) -> list[bool]:
     """What the fleet adds to one request's first and later tokens, prompt by prompt in turns."""
     tokenizer = AutoTokenizer.from_pretrained(model_dir)
     engine = BareEngine(load_model(model_dir), num_pages=32)
-    compute = ThreadPoolExecutor(1)  # a thread of its own, as in the services: it keeps its CPU
     added_first_ms, added_token_ms = [], []
     for round_index, content in enumerate(client.prompts(rounds + 2)):
         fleet = client.load([content], concurrency=1, max_tokens=64).timings[0]
@@ -86,7 +84,7 @@ def bench_overhead(client: Client, model_dir: Path, rounds: int) -> list[bool]:
             [{"role": "user", "content": content}], add_generation_prompt=True, return_dict=False
         )
         assert len(ids) == fleet.prompt_tokens, "the same prompt must have the same length"
-        first_s, all_s = (compute.submit(_bare_s, engine, ids, n).result() for n in (1, 64))
+        first_s, all_s = (_bare_s(engine, ids, n) for n in (1, 64))
         if round_index >= 2:  # the first two warm up
             added_first_ms.append((fleet.ttft_s - first_s) * 1e3)
             added_token_ms.append((fleet.tpot_s - (all_s - first_s) / 63) * 1e3)
