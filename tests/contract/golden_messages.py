@@ -68,6 +68,11 @@ GENERATION = generation_pb2.Generation(
         ignore_eos=True,
         logprobs=True,
         top_logprobs=5,
+        frequency_penalty=0.5,
+        presence_penalty=-0.5,
+        repetition_penalty=1.25,
+        logit_bias=[generation_pb2.LogitBias(token_id=11, bias=-100.0)],
+        min_new_tokens=2,
     ),
     constraint=generation_pb2.Constraint(
         kind=generation_pb2.CONSTRAINT_KIND_REGEX, source="[a-z]+"
@@ -129,6 +134,15 @@ GOLDEN: dict[str, Message] = {
         tenant="t",
         gateway_id="gateway-1",
         deadline_unix_s=5.0,
+        resource="resp_1",
+    ),
+    "encode_reply_answer": recipe_pb2.EncodeReply(
+        answer=recipe_pb2.DirectAnswer(
+            http_status=200, body=tensor_pb2.Payload(inline=b'{"input_tokens":3}')
+        )
+    ),
+    "protocol_error": recipe_pb2.ProtocolError(
+        http_status=400, body_json=b"{}", retry_after_s=1, info=ERROR, sse_frames=b"data: {}\n\n"
     ),
     "event_batch": recipe_pb2.EventBatch(
         streams=[
@@ -137,7 +151,9 @@ GOLDEN: dict[str, Message] = {
                 seq=2,
                 data=[b"{}", b"[]"],
                 done=True,
-                usage=recipe_pb2.Usage(prompt_tokens=2, cached_tokens=1, completion_tokens=3),
+                usage=recipe_pb2.Usage(
+                    prompt_tokens=2, cached_tokens=1, completion_tokens=3, reasoning_tokens=2
+                ),
                 finish_reasons=["stop"],
             )
         ]

@@ -16,34 +16,60 @@ class Protocol(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     PROTOCOL_CHAT_COMPLETIONS: _ClassVar[Protocol]
     PROTOCOL_RESPONSES: _ClassVar[Protocol]
     PROTOCOL_MESSAGES: _ClassVar[Protocol]
+    PROTOCOL_COMPLETIONS: _ClassVar[Protocol]
+    PROTOCOL_TOKENIZE: _ClassVar[Protocol]
+    PROTOCOL_DETOKENIZE: _ClassVar[Protocol]
+    PROTOCOL_COUNT_TOKENS: _ClassVar[Protocol]
+    PROTOCOL_RESPONSE_RETRIEVE: _ClassVar[Protocol]
+    PROTOCOL_RESPONSE_DELETE: _ClassVar[Protocol]
+    PROTOCOL_RESPONSE_INPUT_ITEMS: _ClassVar[Protocol]
 PROTOCOL_UNSPECIFIED: Protocol
 PROTOCOL_CHAT_COMPLETIONS: Protocol
 PROTOCOL_RESPONSES: Protocol
 PROTOCOL_MESSAGES: Protocol
+PROTOCOL_COMPLETIONS: Protocol
+PROTOCOL_TOKENIZE: Protocol
+PROTOCOL_DETOKENIZE: Protocol
+PROTOCOL_COUNT_TOKENS: Protocol
+PROTOCOL_RESPONSE_RETRIEVE: Protocol
+PROTOCOL_RESPONSE_DELETE: Protocol
+PROTOCOL_RESPONSE_INPUT_ITEMS: Protocol
 
 class EncodeRequest(_message.Message):
-    __slots__ = ("request_id", "protocol", "body", "tenant", "gateway_id", "deadline_unix_s")
+    __slots__ = ("request_id", "protocol", "body", "tenant", "gateway_id", "deadline_unix_s", "resource")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     PROTOCOL_FIELD_NUMBER: _ClassVar[int]
     BODY_FIELD_NUMBER: _ClassVar[int]
     TENANT_FIELD_NUMBER: _ClassVar[int]
     GATEWAY_ID_FIELD_NUMBER: _ClassVar[int]
     DEADLINE_UNIX_S_FIELD_NUMBER: _ClassVar[int]
+    RESOURCE_FIELD_NUMBER: _ClassVar[int]
     request_id: str
     protocol: Protocol
     body: _tensor_pb2.Payload
     tenant: str
     gateway_id: str
     deadline_unix_s: float
-    def __init__(self, request_id: _Optional[str] = ..., protocol: _Optional[_Union[Protocol, str]] = ..., body: _Optional[_Union[_tensor_pb2.Payload, _Mapping]] = ..., tenant: _Optional[str] = ..., gateway_id: _Optional[str] = ..., deadline_unix_s: _Optional[float] = ...) -> None: ...
+    resource: str
+    def __init__(self, request_id: _Optional[str] = ..., protocol: _Optional[_Union[Protocol, str]] = ..., body: _Optional[_Union[_tensor_pb2.Payload, _Mapping]] = ..., tenant: _Optional[str] = ..., gateway_id: _Optional[str] = ..., deadline_unix_s: _Optional[float] = ..., resource: _Optional[str] = ...) -> None: ...
 
 class EncodeReply(_message.Message):
-    __slots__ = ("encoded", "error")
+    __slots__ = ("encoded", "error", "answer")
     ENCODED_FIELD_NUMBER: _ClassVar[int]
     ERROR_FIELD_NUMBER: _ClassVar[int]
+    ANSWER_FIELD_NUMBER: _ClassVar[int]
     encoded: Encoded
     error: ProtocolError
-    def __init__(self, encoded: _Optional[_Union[Encoded, _Mapping]] = ..., error: _Optional[_Union[ProtocolError, _Mapping]] = ...) -> None: ...
+    answer: DirectAnswer
+    def __init__(self, encoded: _Optional[_Union[Encoded, _Mapping]] = ..., error: _Optional[_Union[ProtocolError, _Mapping]] = ..., answer: _Optional[_Union[DirectAnswer, _Mapping]] = ...) -> None: ...
+
+class DirectAnswer(_message.Message):
+    __slots__ = ("http_status", "body")
+    HTTP_STATUS_FIELD_NUMBER: _ClassVar[int]
+    BODY_FIELD_NUMBER: _ClassVar[int]
+    http_status: int
+    body: _tensor_pb2.Payload
+    def __init__(self, http_status: _Optional[int] = ..., body: _Optional[_Union[_tensor_pb2.Payload, _Mapping]] = ...) -> None: ...
 
 class Encoded(_message.Message):
     __slots__ = ("generations", "stream", "warnings")
@@ -56,16 +82,18 @@ class Encoded(_message.Message):
     def __init__(self, generations: _Optional[_Iterable[_Union[_generation_pb2.Generation, _Mapping]]] = ..., stream: _Optional[bool] = ..., warnings: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class ProtocolError(_message.Message):
-    __slots__ = ("http_status", "body_json", "retry_after_s", "info")
+    __slots__ = ("http_status", "body_json", "retry_after_s", "info", "sse_frames")
     HTTP_STATUS_FIELD_NUMBER: _ClassVar[int]
     BODY_JSON_FIELD_NUMBER: _ClassVar[int]
     RETRY_AFTER_S_FIELD_NUMBER: _ClassVar[int]
     INFO_FIELD_NUMBER: _ClassVar[int]
+    SSE_FRAMES_FIELD_NUMBER: _ClassVar[int]
     http_status: int
     body_json: bytes
     retry_after_s: int
     info: _error_pb2.ErrorInfo
-    def __init__(self, http_status: _Optional[int] = ..., body_json: _Optional[bytes] = ..., retry_after_s: _Optional[int] = ..., info: _Optional[_Union[_error_pb2.ErrorInfo, _Mapping]] = ...) -> None: ...
+    sse_frames: bytes
+    def __init__(self, http_status: _Optional[int] = ..., body_json: _Optional[bytes] = ..., retry_after_s: _Optional[int] = ..., info: _Optional[_Union[_error_pb2.ErrorInfo, _Mapping]] = ..., sse_frames: _Optional[bytes] = ...) -> None: ...
 
 class RenderErrorRequest(_message.Message):
     __slots__ = ("request_id", "protocol", "error")
@@ -118,14 +146,16 @@ class ResendEventsReply(_message.Message):
     def __init__(self, events: _Optional[_Union[EventBatch, _Mapping]] = ..., error: _Optional[_Union[_error_pb2.ErrorInfo, _Mapping]] = ...) -> None: ...
 
 class Usage(_message.Message):
-    __slots__ = ("prompt_tokens", "cached_tokens", "completion_tokens")
+    __slots__ = ("prompt_tokens", "cached_tokens", "completion_tokens", "reasoning_tokens")
     PROMPT_TOKENS_FIELD_NUMBER: _ClassVar[int]
     CACHED_TOKENS_FIELD_NUMBER: _ClassVar[int]
     COMPLETION_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    REASONING_TOKENS_FIELD_NUMBER: _ClassVar[int]
     prompt_tokens: int
     cached_tokens: int
     completion_tokens: int
-    def __init__(self, prompt_tokens: _Optional[int] = ..., cached_tokens: _Optional[int] = ..., completion_tokens: _Optional[int] = ...) -> None: ...
+    reasoning_tokens: int
+    def __init__(self, prompt_tokens: _Optional[int] = ..., cached_tokens: _Optional[int] = ..., completion_tokens: _Optional[int] = ..., reasoning_tokens: _Optional[int] = ...) -> None: ...
 
 class ModelInfo(_message.Message):
     __slots__ = ("id", "max_context_tokens", "has_vision", "created_unix_s")

@@ -95,7 +95,9 @@ def encoded_from_wire(reply: EncodeReply) -> EncodedRequest:
 def error_from_wire(error: ProtocolError) -> HttpError:
     """An error that recipe has rendered."""
     code = ErrorCode(error.info.code).name if error.HasField("info") else "INVALID_REQUEST"
-    return HttpError(error.http_status or 500, error.body_json, code, error.retry_after_s)
+    return HttpError(
+        error.http_status or 500, error.body_json, code, error.retry_after_s, error.sse_frames
+    )
 
 
 def render_error_request(request_id: str, error: ServingError) -> RenderErrorRequest:

@@ -8,12 +8,15 @@ from rorqual_runtime.openai_errors import error_body, render_openai_error
 
 @dataclass(frozen=True, slots=True)
 class HttpError:
-    """A finished error answer. code: the cause's name, for metrics and traces."""
+    """A finished error answer. code: the cause's name, for metrics and traces.
+    sse_frames: what ends a begun stream with it.
+    """
 
     status: int
     body: bytes
     code: str
     retry_after_s: int = 0
+    sse_frames: bytes = b""
 
 
 class RequestFailed(Exception):
@@ -27,7 +30,8 @@ class RequestFailed(Exception):
 def render_error(error: ServingError) -> HttpError:
     """A failure of ours in OpenAI's shape."""
     status, body, retry_after_s = render_openai_error(error)
-    return HttpError(status, body, error.code.name, retry_after_s)
+    frames = b"data: " + body + b"\n\ndata: [DONE]\n\n"
+    return HttpError(status, body, error.code.name, retry_after_s, frames)
 
 
 def plain_error(status: int, message: str) -> HttpError:

@@ -28,7 +28,6 @@ from rorqual_gateway.sinks import Event, EventSink
 log = get_logger(__name__)
 
 KEEPALIVE = b": keep-alive\n\n"
-DONE = b"data: [DONE]\n\n"
 MAX_WARNING_HEADER_BYTES = 1024
 _propagator = TraceContextTextMapPropagator()
 
@@ -191,13 +190,13 @@ class ChatExchange:
             if last.error is not None and not self._has_responded:
                 raise self._failed(last)
             await self._start_stream()
-            chunk = http_io.frame_sse([item for event in events for item in event.data])
+            chunk = b"".join(frame for event in events for frame in event.data)
             if last.error is not None:
                 await http_io.send_chunk(self._send, chunk, more=True) if chunk else None
                 raise self._failed(last)
             if last.done:
                 self._finish(last, meters)
-                await http_io.send_chunk(self._send, chunk + DONE, more=False)
+                await http_io.send_chunk(self._send, chunk, more=False)
                 return
             if chunk:
                 await http_io.send_chunk(self._send, chunk, more=True)
@@ -271,8 +270,7 @@ class ChatExchange:
         span.set_attribute("error.type", error.code)
         self._gateway.metrics.count_failure(self._model, error.code)
         if self._has_responded:
-            final = http_io.frame_sse([error.body]) + DONE
-            await http_io.send_chunk(self._send, final, more=False)
+            await http_io.send_chunk(self._send, error.sse_frames, more=False)
             return
         self._has_responded = True
         self._gateway.metrics.count_response(error.status)

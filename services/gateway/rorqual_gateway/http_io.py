@@ -1,7 +1,7 @@
 """The few ASGI moves that a request needs, without a framework in between."""
 
 import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from rorqual_runtime.errors import DeadlineExceeded, InvalidRequest, RequestTooLarge
@@ -77,11 +77,6 @@ def error_headers(error: HttpError) -> Headers:
     if not error.retry_after_s:
         return []
     return [(b"retry-after", b"%d" % error.retry_after_s)]
-
-
-def frame_sse(data: Iterable[bytes]) -> bytes:
-    """Server-sent events, one per data field."""
-    return b"".join(b"data: " + item + b"\n\n" for item in data)
 
 
 def abort_connection(send: Send) -> None:

@@ -22,7 +22,7 @@ class TokenUsage:
 
 @dataclass(slots=True)
 class Event:
-    """What recipe said about one request. data: SSE data fields, or the one JSON body."""
+    """What recipe said about one request. data: SSE frames, or parts of the one JSON body."""
 
     seq: int
     data: Sequence[bytes]

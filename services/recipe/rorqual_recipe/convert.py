@@ -13,8 +13,11 @@ from rorqual_proto.v1.decode_pb2 import (
     TokenDelta,
 )
 from rorqual_proto.v1.generation_pb2 import (
+    CONSTRAINT_KIND_EBNF,
     CONSTRAINT_KIND_JSON_OBJECT,
     CONSTRAINT_KIND_JSON_SCHEMA,
+    CONSTRAINT_KIND_REGEX,
+    CONSTRAINT_KIND_STRUCTURAL_TAG,
     TRAFFIC_CLASS_AGENT,
     TRAFFIC_CLASS_CHAT,
     Constraint,
@@ -52,7 +55,7 @@ from rorqual_runtime.errors import (
 from rorqual_recipe.conversation import ConstraintKind, OutputConstraint
 from rorqual_recipe.encode import EncodedRequest, SamplingPlan, cache_namespace
 from rorqual_recipe.model import ServedModel
-from rorqual_recipe.output.choice import TokenLogprob
+from rorqual_recipe.output.events import FinishReason, TokenLogprob
 from rorqual_recipe.protocols import PROTOCOLS
 from rorqual_recipe.protocols.base import ProtocolAdapter, RenderedError, TokenUsage
 from rorqual_recipe.streams import Delta, Events
@@ -74,10 +77,16 @@ __all__ = [
 ]
 
 _PROTOCOL_NAMES = {PROTOCOL_CHAT_COMPLETIONS: "chat_completions"}
-_FINISH_REASONS = {FINISH_REASON_STOP: "stop", FINISH_REASON_LENGTH: "length"}
+_FINISH_REASONS = {
+    FINISH_REASON_STOP: FinishReason.STOP,
+    FINISH_REASON_LENGTH: FinishReason.LENGTH,
+}
 _CONSTRAINT_KINDS = {
     ConstraintKind.JSON_SCHEMA: CONSTRAINT_KIND_JSON_SCHEMA,
     ConstraintKind.JSON_OBJECT: CONSTRAINT_KIND_JSON_OBJECT,
+    ConstraintKind.REGEX: CONSTRAINT_KIND_REGEX,
+    ConstraintKind.EBNF: CONSTRAINT_KIND_EBNF,
+    ConstraintKind.STRUCTURAL_TAG: CONSTRAINT_KIND_STRUCTURAL_TAG,
 }
 
 
@@ -102,7 +111,7 @@ def encoded_to_wire(
             prompt=prompt,
             num_prompt_tokens=encoded.num_prompt_tokens,
             sampling=_sampling_to_wire(encoded.sampling, index),
-            constraint=_constraint_to_wire(parsed.constraint),
+            constraint=_constraint_to_wire(encoded.constraint),
             traffic_class=TRAFFIC_CLASS_AGENT
             if parsed.conversation.has_tool_turns
             else TRAFFIC_CLASS_CHAT,
@@ -150,6 +159,7 @@ def protocol_error_to_wire(
         http_status=error.http_status,
         body_json=error.body_json,
         retry_after_s=error.retry_after_s,
+        sse_frames=error.sse_frames,
         info=error_to_wire(cause) if cause is not None else None,
     )
 
@@ -174,15 +184,15 @@ def delta_from_wire(delta: TokenDelta) -> Delta:
     )
 
 
-def _finish_reason_from_wire(reason: int) -> str | None:
+def _finish_reason_from_wire(reason: int) -> FinishReason | None:
     if reason == FINISH_REASON_UNSPECIFIED:
         return None
     if reason == FINISH_REASON_CANCELLED:
         raise Cancelled()
-    known = _FINISH_REASONS.get(reason)  # type: ignore[call-overload]
+    known: FinishReason | None = _FINISH_REASONS.get(reason)  # type: ignore[call-overload]
     if known is None:
         raise Internal("the generation ended without saying why")
-    return str(known)
+    return known
 
 
 def _logprobs_from_wire(delta: TokenDelta) -> list[TokenLogprob]:
@@ -214,6 +224,7 @@ def _usage_to_wire(usage: TokenUsage) -> Usage:
         prompt_tokens=usage.prompt_tokens,
         cached_tokens=usage.cached_tokens,
         completion_tokens=usage.completion_tokens,
+        reasoning_tokens=usage.reasoning_tokens,
     )
 
 

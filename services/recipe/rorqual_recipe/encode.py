@@ -4,7 +4,7 @@ import json
 import secrets
 from dataclasses import dataclass
 
-from rorqual_recipe.conversation import ParsedRequest
+from rorqual_recipe.conversation import OutputConstraint, ParsedRequest
 from rorqual_recipe.model import ServedModel
 from rorqual_recipe.problems import RequestRefused, context_too_long, model_not_found
 from rorqual_recipe.protocols.base import ParseLimits, ProtocolAdapter
@@ -41,6 +41,7 @@ class EncodedRequest:
     prompt: bytes
     num_prompt_tokens: int
     sampling: SamplingPlan
+    constraint: OutputConstraint | None
 
 
 def encode_request(
@@ -63,6 +64,7 @@ def encode_request(
         prompt=ids.astype("<i4").tobytes(),
         num_prompt_tokens=len(ids),
         sampling=_plan(parsed, model, max_new_tokens),
+        constraint=parsed.conversation.response_format,
     )
 
 

@@ -85,7 +85,7 @@ class Intake:
     ) -> RequestStream:
         """The stream of a request, which owns the prompt's payload from now on."""
         parsed = encoded.parsed
-        writer = adapter.make_writer(self._facts(encoded, request_id), stream=parsed.stream)
+        writer = adapter.make_writer(self._facts(encoded, request_id), parsed)
         return RequestStream(
             request_id=request_id,
             gateway_id=gateway_id,
@@ -99,16 +99,14 @@ class Intake:
         )
 
     def _facts(self, encoded: EncodedRequest, request_id: str) -> AnswerFacts:
-        model, parsed = self._model, encoded.parsed
+        model = self._model
         return AnswerFacts(
             request_id=request_id,
             model=model.model_id,
             created_unix_s=int(self._ctx.clock.now_unix_s()),
             system_fingerprint=f"fp_{model.fingerprint[:12]}" if model.fingerprint else None,
-            num_choices=parsed.num_choices,
-            include_usage=parsed.include_usage,
-            logprobs=parsed.sampling.logprobs,
             vocabulary=model.vocabulary,
+            num_prompt_tokens=encoded.num_prompt_tokens,
         )
 
     def _choice(self, encoded: EncodedRequest) -> Choice:

@@ -5,7 +5,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rorqual_recipe.event_log import EventLog
-from rorqual_recipe.output.choice import ChoiceText, TokenLogprob
+from rorqual_recipe.output.choice import ChoiceText
+from rorqual_recipe.output.events import AnswerEvent, FinishReason, TokenLogprob
 from rorqual_recipe.output.sequence import Arrival, DeltaOrder
 from rorqual_recipe.protocols.base import EventWriter, ProtocolAdapter, TokenUsage
 
@@ -21,7 +22,7 @@ class Delta:
     seq: int
     token_ids: Sequence[int]
     logprobs: Sequence[TokenLogprob] = ()
-    finish_reason: str | None = None
+    finish_reason: FinishReason | None = None
     num_prompt_tokens: int = 0
     num_cached_tokens: int = 0
 
@@ -149,14 +150,17 @@ class RequestStream:
         data: list[bytes] = []
         for start in range(skip, len(delta.token_ids), MAX_PIECE_TOKENS):
             end = start + MAX_PIECE_TOKENS
-            piece = choice.text.feed(delta.token_ids[start:end], delta.logprobs[start:end])
-            data += self._writer.piece(delta.choice_index, piece)
+            fed = choice.text.feed(delta.token_ids[start:end], delta.logprobs[start:end])
+            data += self._write(delta.choice_index, fed)
         if delta.finish_reason and not choice.is_finished:
             last = choice.text.finish(delta.finish_reason)
-            data += self._writer.piece(delta.choice_index, last)
+            data += self._write(delta.choice_index, last)
         if choice.is_finished:
             choice.order.early.clear()
         return data
+
+    def _write(self, choice_index: int, events: Sequence[AnswerEvent]) -> list[bytes]:
+        return self._writer.write(choice_index, events, self.usage) if events else []
 
     def _events(self, data: list[bytes]) -> list[Events]:
         """Messages for the gateway; an empty first one tells it that generation has begun."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 from rorqual_gateway import convert
 from rorqual_gateway.errors import RequestFailed
-from rorqual_gateway.http_io import frame_sse
 from rorqual_gateway.metrics import LATENCY_BUCKETS_S, GatewayMetrics
 from rorqual_gateway.sinks import TokenUsage
 from rorqual_proto.v1 import error_pb2, generation_pb2, recipe_pb2
@@ -51,11 +50,6 @@ def test_only_the_last_event_carries_usage() -> None:
     assert (last_id, last.seq, last.done) == ("b", 4, True)
     assert last.usage == TokenUsage(3, 1, 2)
     assert last.finish_reasons == ("stop",)
-
-
-def test_several_events_are_one_chunk_of_sse() -> None:
-    assert frame_sse([b'{"a":1}', b'{"b":2}']) == b'data: {"a":1}\n\ndata: {"b":2}\n\n'
-    assert frame_sse([]) == b""
 
 
 def test_latency_buckets_resolve_single_milliseconds() -> None:

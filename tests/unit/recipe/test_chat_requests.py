@@ -212,12 +212,12 @@ def test_shares_keep_their_range_in_single_precision(encode, share: float) -> No
 
 
 def test_response_formats_become_constraints(encode) -> None:
-    assert encode(response_format={"type": "text"}).parsed.constraint is None
-    constraint = encode(response_format={"type": "json_object"}).parsed.constraint
+    assert encode(response_format={"type": "text"}).constraint is None
+    constraint = encode(response_format={"type": "json_object"}).constraint
     assert constraint.kind is ConstraintKind.JSON_OBJECT
     schema = {"type": "object", "properties": {"größe": {"type": "integer"}}}
     shape = {"type": "json_schema", "json_schema": {"name": "n", "schema": schema, "strict": True}}
-    constraint = encode(response_format=shape).parsed.constraint
+    constraint = encode(response_format=shape).constraint
     assert constraint.kind is ConstraintKind.JSON_SCHEMA
     assert json.loads(constraint.source) == schema
 

@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from rorqual_recipe.model import ServedModel
-from rorqual_recipe.output.choice import ChoiceText, TokenLogprob
+from rorqual_recipe.output.choice import ChoiceText
 from rorqual_recipe.output.detokeniser import Detokeniser
+from rorqual_recipe.output.events import AnswerFinished, ContentDelta, FinishReason, TokenLogprob
 from rorqual_recipe.output.sequence import Arrival, DeltaOrder, TooManyEarly
 from rorqual_recipe.output.stop_strings import StopMatcher
 from rorqual_recipe.tokens.vocabulary import Vocabulary, make_vocabulary
@@ -92,14 +93,15 @@ def test_stop_strings_cut_at_the_same_place_however_text_arrives(text, stops, dr
 def test_any_split_of_a_token_stream_gives_the_same_choice(model, token_ids, stops, draw) -> None:
     def run(deltas: list[list[int]]):
         choice = ChoiceText(model.vocabulary, stops, logprobs=True)
-        pieces = []
+        events = []
         for delta in deltas:
-            pieces.append(choice.feed(delta, [TokenLogprob(t, -1.0) for t in delta]))
-        pieces.append(choice.finish("length"))
+            events += choice.feed(delta, [TokenLogprob(t, -1.0) for t in delta])
+        events += choice.finish(FinishReason.LENGTH)
+        contents = [event for event in events if isinstance(event, ContentDelta)]
         return (
-            "".join(p.text for p in pieces),
-            [entry.token_id for p in pieces for entry in p.logprobs],
-            [p.finish_reason for p in pieces if p.finish_reason],
+            "".join(event.text for event in contents),
+            [entry.token_id for event in contents for entry in event.logprobs],
+            [event for event in events if isinstance(event, AnswerFinished)],
             choice.num_tokens,
         )
 
@@ -113,11 +115,11 @@ def test_usage_counts_up_to_the_token_that_completed_the_stop() -> None:
     vocabulary = Vocabulary(tuple(bytes([b]) for b in range(256)), {}, False)
     choice = ChoiceText(vocabulary, ["bc"], logprobs=True)
     ids = list(b"abcdef")
-    piece = choice.feed(ids, [TokenLogprob(t, -1.0) for t in ids])
-    assert (piece.text, piece.finish_reason, choice.num_tokens) == ("a", "stop", 3)
-    assert [entry.token_id for entry in piece.logprobs] == [ord("a")]
+    content, end = choice.feed(ids, [TokenLogprob(t, -1.0) for t in ids])
+    assert content == ContentDelta("a", (TokenLogprob(ord("a"), -1.0),))
+    assert (end, choice.num_tokens) == (AnswerFinished(FinishReason.STOP, "bc"), 3)
     assert not choice.feed([ord("z")])
-    assert not choice.finish("length")
+    assert not choice.finish(FinishReason.LENGTH)
 
 
 @pytest.mark.parametrize(

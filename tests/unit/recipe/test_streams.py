@@ -6,12 +6,14 @@ import json
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from rorqual_recipe.conversation import Conversation, ParsedRequest, SamplingOptions
 from rorqual_recipe.event_log import EndedStreams, EventLog
 from rorqual_recipe.model import ServedModel
 from rorqual_recipe.output.choice import ChoiceText
 from rorqual_recipe.output.sequence import DeltaOrder
 from rorqual_recipe.protocols import PROTOCOLS
 from rorqual_recipe.protocols.base import AnswerFacts
+from rorqual_recipe.protocols.chat_events import DONE
 from rorqual_recipe.streams import Choice, Delta, RequestStream
 
 CHAT = PROTOCOLS["chat_completions"]
@@ -25,16 +27,22 @@ def make_stream(
         model="tiny-chat",
         created_unix_s=1,
         system_fingerprint=None,
-        num_choices=num_choices,
-        include_usage=True,
-        logprobs=False,
         vocabulary=model.vocabulary,
+        num_prompt_tokens=3,
+    )
+    parsed = ParsedRequest(
+        model="tiny-chat",
+        conversation=Conversation(()),
+        sampling=SamplingOptions(),
+        num_choices=num_choices,
+        stream=stream,
+        include_usage=True,
     )
     return RequestStream(
         request_id="r1",
         gateway_id="g1",
         adapter=CHAT,
-        writer=CHAT.make_writer(facts, stream=stream),
+        writer=CHAT.make_writer(facts, parsed),
         choices=[
             Choice(ChoiceText(model.vocabulary, stops, logprobs=False), DeltaOrder(64), 0.0)
             for _ in range(num_choices)
@@ -54,7 +62,7 @@ def play(stream: RequestStream, deltas: list[Delta]) -> list[bytes]:
             seqs.append(events.seq)
             data += events.data
     assert seqs == list(range(len(seqs)))
-    return data
+    return [item.removeprefix(b"data: ").strip() for item in data if item != DONE]
 
 
 def text_of(chunks: list[bytes]) -> str:

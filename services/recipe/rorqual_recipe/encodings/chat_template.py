@@ -9,11 +9,11 @@ inside message text, not even one that a template forms by deleting from it, and
 """
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from jinja2 import TemplateError
 
-from rorqual_recipe.conversation import Conversation, Message
+from rorqual_recipe.conversation import Conversation, Message, TextPart
 from rorqual_recipe.encodings.base import Segment, Special, Text
 from rorqual_recipe.encodings.template_sandbox import (
     TemplateRefusal,
@@ -63,7 +63,7 @@ class ChatTemplateEncoding:
         return self._splitter.split(output, marker)
 
     def _template_message(self, message: Message, marker: str) -> dict[str, object]:
-        content = PART_SEPARATOR.join(part.text for part in message.parts)
+        content = PART_SEPARATOR.join(_texts(message))
         fields: dict[str, object] = {
             "role": message.role.value,
             "content": self._splitter.mark(content, marker),
@@ -75,8 +75,12 @@ class ChatTemplateEncoding:
         return fields
 
 
+def _texts(message: Message) -> Iterator[str]:
+    return (part.text for part in message.parts if isinstance(part, TextPart))
+
+
 def _client_texts(message: Message) -> Iterable[str]:
-    yield from (part.text for part in message.parts)
+    yield from _texts(message)
     yield message.name or ""
     yield message.tool_call_id or ""
 

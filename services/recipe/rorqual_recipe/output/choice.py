@@ -1,32 +1,17 @@
 """One choice of an answer: token deltas in, text and logprobs out, in order and once."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 
 from rorqual_recipe.output.detokeniser import Detokeniser
+from rorqual_recipe.output.events import (
+    AnswerEvent,
+    AnswerFinished,
+    ContentDelta,
+    FinishReason,
+    TokenLogprob,
+)
 from rorqual_recipe.output.stop_strings import StopMatcher
 from rorqual_recipe.tokens.vocabulary import Vocabulary
-
-
-@dataclass(frozen=True, slots=True)
-class TokenLogprob:
-    """Log probability of one token and of its best alternatives (id, logprob)."""
-
-    token_id: int
-    logprob: float
-    top: tuple[tuple[int, float], ...] = ()
-
-
-@dataclass(slots=True)
-class Piece:
-    """What some tokens added to the answer."""
-
-    text: str = ""
-    logprobs: list[TokenLogprob] = field(default_factory=list)
-    finish_reason: str | None = None
-
-    def __bool__(self) -> bool:
-        return bool(self.text or self.logprobs or self.finish_reason)
 
 
 class ChoiceText:
@@ -44,16 +29,20 @@ class ChoiceText:
         self._num_chars_fed = 0
         self._num_chars_out = 0
         self.num_tokens = 0
-        self.finish_reason: str | None = None
+        self.finish_reason: FinishReason | None = None
 
     @property
     def hit_stop(self) -> bool:
         """True once a stop string has ended the answer."""
         return self._stops.hit is not None
 
-    def feed(self, token_ids: Sequence[int], logprobs: Sequence[TokenLogprob] = ()) -> Piece:
+    def feed(
+        self, token_ids: Sequence[int], logprobs: Sequence[TokenLogprob] = ()
+    ) -> list[AnswerEvent]:
         """The next tokens, in order. Tokens after the end are ignored."""
-        piece = Piece()
+        if self.finish_reason is not None:
+            return []
+        settled: list[TokenLogprob] = []
         texts: list[str] = []
         for index, token_id in enumerate(token_ids):
             if self.finish_reason is not None:
@@ -66,22 +55,29 @@ class ChoiceText:
             if self._logprobs and index < len(logprobs) and token_id not in self._special_ids:
                 self._unsettled.append((start, logprobs[index]))
             if self.hit_stop:
-                self.finish_reason = piece.finish_reason = "stop"
+                self.finish_reason = FinishReason.STOP
             if self._unsettled:
-                piece.logprobs += self._settle_logprobs()
-        piece.text = "".join(texts)
-        return piece
+                settled += self._settle_logprobs()
+        return self._events("".join(texts), settled)
 
-    def finish(self, reason: str) -> Piece:
+    def finish(self, reason: FinishReason) -> list[AnswerEvent]:
         """The end as decode tells it; nothing when a stop string was there before."""
         if self.finish_reason is not None:
-            return Piece()
+            return []
         text = self._through_stops(self._detokeniser.finish())
         if not self.hit_stop:
             text += self._stops.finish()
             self._num_chars_out = self._num_chars_fed
-        self.finish_reason = "stop" if self.hit_stop else reason
-        return Piece(text, self._settle_logprobs(), self.finish_reason)
+        self.finish_reason = FinishReason.STOP if self.hit_stop else reason
+        return self._events(text, self._settle_logprobs())
+
+    def _events(self, text: str, logprobs: Sequence[TokenLogprob]) -> list[AnswerEvent]:
+        events: list[AnswerEvent] = []
+        if text or logprobs:
+            events.append(ContentDelta(text, tuple(logprobs)))
+        if self.finish_reason is not None:
+            events.append(AnswerFinished(self.finish_reason, self._stops.hit))
+        return events
 
     def _through_stops(self, text: str) -> str:
         self._num_chars_fed += len(text)

@@ -7,7 +7,7 @@ from typing import Protocol
 from rorqual_runtime.errors import ServingError
 
 from rorqual_recipe.conversation import ParsedRequest
-from rorqual_recipe.output.choice import Piece
+from rorqual_recipe.output.events import AnswerEvent
 from rorqual_recipe.problems import Problem
 from rorqual_recipe.tokens.vocabulary import Vocabulary
 
@@ -16,7 +16,7 @@ MAX_BODY_PART_BYTES = 128 << 10
 
 @dataclass(frozen=True, slots=True)
 class ParseLimits:
-    """Bounds that depend on settings, not on the protocol."""
+    """Bounds that depend on settings and model, not on the protocol."""
 
     max_choices: int
     has_vision: bool
@@ -24,49 +24,54 @@ class ParseLimits:
 
 @dataclass(frozen=True, slots=True)
 class AnswerFacts:
-    """What every event of one answer repeats."""
+    """What every event of one answer repeats. thinks: the answer may begin with reasoning."""
 
     request_id: str
     model: str
     created_unix_s: int
     system_fingerprint: str | None
-    num_choices: int
-    include_usage: bool
-    logprobs: bool
     vocabulary: Vocabulary
+    thinks: bool = False
+    num_prompt_tokens: int = 0
+    num_cached_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class TokenUsage:
-    """Tokens of one request, all choices together."""
+    """Tokens of one request, all choices together. reasoning is part of completion."""
 
     prompt_tokens: int
     cached_tokens: int
     completion_tokens: int
+    reasoning_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class RenderedError:
-    """An error in the protocol's own shape."""
+    """An error in the protocol's own shape. sse_frames: what ends a begun stream with it."""
 
     http_status: int
     body_json: bytes
     retry_after_s: int = 0
+    sse_frames: bytes = b""
 
 
 class EventWriter(Protocol):
     """Writes one answer.
 
-    Streaming, every item returned is one SSE data field; else the items are consecutive parts of
-    the one JSON body. No item is much larger than MAX_BODY_PART_BYTES.
+    Streaming, every item returned is one complete SSE frame; else the items are consecutive parts
+    of the one JSON body. No item is much larger than MAX_BODY_PART_BYTES. What is written depends
+    on the events and the usage only, so that a replay writes the same.
     """
 
-    def piece(self, choice_index: int, piece: Piece) -> list[bytes]:
-        """Events for what was added to a choice."""
+    def write(
+        self, choice_index: int, events: Sequence[AnswerEvent], usage: TokenUsage
+    ) -> list[bytes]:
+        """Frames for what was added to a choice. usage: so far."""
         ...
 
     def finish(self, usage: TokenUsage) -> list[bytes]:
-        """Events that end the answer, after the last piece of every choice."""
+        """Frames that end the answer, after the last event of every choice."""
         ...
 
 
@@ -85,6 +90,6 @@ class ProtocolAdapter(Protocol):
         """An error from elsewhere."""
         ...
 
-    def make_writer(self, facts: AnswerFacts, *, stream: bool) -> EventWriter:
+    def make_writer(self, facts: AnswerFacts, parsed: ParsedRequest) -> EventWriter:
         """A fresh writer for one answer."""
         ...

@@ -27,6 +27,6 @@ class ChatCompletions:
         """See ProtocolAdapter.render_error."""
         return render_serving_error(error)
 
-    def make_writer(self, facts: AnswerFacts, *, stream: bool) -> EventWriter:
+    def make_writer(self, facts: AnswerFacts, parsed: ParsedRequest) -> EventWriter:
         """See ProtocolAdapter.make_writer."""
-        return ChatChunks(facts) if stream else ChatBody(facts)
+        return ChatChunks(facts, parsed) if parsed.stream else ChatBody(facts, parsed)

@@ -1,6 +1,7 @@
 """Errors of Chat Completions, refused requests with every problem in one."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from rorqual_runtime.errors import ServingError, http_status
 from rorqual_runtime.openai_errors import error_body, render_openai_error
@@ -23,9 +24,15 @@ def render_refusal(problems: Sequence[Problem]) -> RenderedError:
         sentences.append(f"and {len(problems) - MAX_PROBLEMS} more problems")
     param = clip(first.param, MAX_TEXT_CHARS) or None
     body = error_body(status, "; ".join(sentences), param=param, code=first.protocol_code)
-    return RenderedError(status, body)
+    return with_frames(RenderedError(status, body))
 
 
 def render_serving_error(error: ServingError) -> RenderedError:
     """An error from any service. What is our bug says no more than that."""
-    return RenderedError(*render_openai_error(error))
+    return with_frames(RenderedError(*render_openai_error(error)))
+
+
+def with_frames(error: RenderedError) -> RenderedError:
+    """The error with what ends a begun stream."""
+    frames = b"data: " + error.body_json + b"\n\ndata: [DONE]\n\n"
+    return replace(error, sse_frames=frames)

@@ -4,12 +4,16 @@ Chunks are put together from ready-made bytes: this runs once per token of every
 """
 
 import json
+from collections.abc import Sequence
 from json.encoder import encode_basestring  # type: ignore[attr-defined]
 from typing import Any
 
-from rorqual_recipe.output.choice import Piece, TokenLogprob
+from rorqual_recipe.conversation import ParsedRequest
+from rorqual_recipe.output.events import AnswerEvent, AnswerFinished, ContentDelta, TokenLogprob
 from rorqual_recipe.protocols.base import MAX_BODY_PART_BYTES, AnswerFacts, TokenUsage
 from rorqual_recipe.tokens.vocabulary import Vocabulary
+
+DONE = b"data: [DONE]\n\n"
 
 
 def _json(value: Any) -> str:
@@ -19,8 +23,9 @@ def _json(value: Any) -> str:
 class ChatChunks:
     """EventWriter of a stream: a role chunk per choice, contents, finish, usage if asked for."""
 
-    def __init__(self, facts: AnswerFacts) -> None:
+    def __init__(self, facts: AnswerFacts, parsed: ParsedRequest) -> None:
         self._facts = facts
+        self._parsed = parsed
         head = {
             "id": f"chatcmpl-{facts.request_id}",
             "object": "chat.completion.chunk",
@@ -28,28 +33,32 @@ class ChatChunks:
             "model": facts.model,
             "system_fingerprint": facts.system_fingerprint,
         }
-        self._head = _json(head)[:-1]
-        self._tail = ',"usage":null}' if facts.include_usage else "}"
+        self._head = "data: " + _json(head)[:-1]
+        self._tail = ',"usage":null}\n\n' if parsed.include_usage else "}\n\n"
         self._started: set[int] = set()
 
-    def piece(self, choice_index: int, piece: Piece) -> list[bytes]:
-        """See EventWriter.piece."""
-        events = []
+    def write(
+        self, choice_index: int, events: Sequence[AnswerEvent], usage: TokenUsage
+    ) -> list[bytes]:
+        """See EventWriter.write."""
+        frames = []
         if choice_index not in self._started:
             self._started.add(choice_index)
-            events.append(self._chunk(choice_index, '{"role":"assistant","content":""}'))
-        if piece.text or piece.logprobs:
-            delta = f'{{"content":{encode_basestring(piece.text)}}}'
-            events.append(self._chunk(choice_index, delta, logprobs=self._logprobs(piece)))
-        if piece.finish_reason:
-            events.append(self._chunk(choice_index, "{}", finish=f'"{piece.finish_reason}"'))
-        return events
+            frames.append(self._chunk(choice_index, '{"role":"assistant","content":""}'))
+        for event in events:
+            if isinstance(event, ContentDelta):
+                delta = f'{{"content":{encode_basestring(event.text)}}}'
+                frames.append(self._chunk(choice_index, delta, logprobs=self._logprobs(event)))
+            elif isinstance(event, AnswerFinished):
+                frames.append(self._chunk(choice_index, "{}", finish=f'"{event.reason}"'))
+        return frames
 
     def finish(self, usage: TokenUsage) -> list[bytes]:
         """See EventWriter.finish."""
-        if not self._facts.include_usage:
-            return []
-        return [f'{self._head},"choices":[],"usage":{_json(usage_object(usage))}}}'.encode()]
+        if not self._parsed.include_usage:
+            return [DONE]
+        usage_json = _json(usage_object(usage))
+        return [f'{self._head},"choices":[],"usage":{usage_json}}}\n\n'.encode(), DONE]
 
     def _chunk(
         self, index: int, delta: str, *, logprobs: str = "null", finish: str = "null"
@@ -59,26 +68,33 @@ class ChatChunks:
             f'"logprobs":{logprobs},"finish_reason":{finish}}}]{self._tail}'
         ).encode()
 
-    def _logprobs(self, piece: Piece) -> str:
-        if not self._facts.logprobs:
+    def _logprobs(self, event: ContentDelta) -> str:
+        if not self._parsed.sampling.logprobs:
             return "null"
-        return _json(logprobs_object(piece.logprobs, self._facts.vocabulary))
+        return _json(logprobs_object(event.logprobs, self._facts.vocabulary))
 
 
 class ChatBody:
     """EventWriter of a single answer: everything is collected into one body."""
 
-    def __init__(self, facts: AnswerFacts) -> None:
+    def __init__(self, facts: AnswerFacts, parsed: ParsedRequest) -> None:
         self._facts = facts
-        self._texts: list[list[str]] = [[] for _ in range(facts.num_choices)]
-        self._logprobs: list[list[TokenLogprob]] = [[] for _ in range(facts.num_choices)]
-        self._finish: list[str | None] = [None] * facts.num_choices
+        self._parsed = parsed
+        choices = range(parsed.num_choices)
+        self._texts: list[list[str]] = [[] for _ in choices]
+        self._logprobs: list[list[TokenLogprob]] = [[] for _ in choices]
+        self._finish: list[str | None] = [None for _ in choices]
 
-    def piece(self, choice_index: int, piece: Piece) -> list[bytes]:
-        """See EventWriter.piece."""
-        self._texts[choice_index].append(piece.text)
-        self._logprobs[choice_index] += piece.logprobs
-        self._finish[choice_index] = piece.finish_reason or self._finish[choice_index]
+    def write(
+        self, choice_index: int, events: Sequence[AnswerEvent], usage: TokenUsage
+    ) -> list[bytes]:
+        """See EventWriter.write."""
+        for event in events:
+            if isinstance(event, ContentDelta):
+                self._texts[choice_index].append(event.text)
+                self._logprobs[choice_index] += event.logprobs
+            elif isinstance(event, AnswerFinished):
+                self._finish[choice_index] = event.reason
         return []
 
     def finish(self, usage: TokenUsage) -> list[bytes]:
@@ -90,7 +106,7 @@ class ChatBody:
             "created": facts.created_unix_s,
             "model": facts.model,
             "system_fingerprint": facts.system_fingerprint,
-            "choices": [self._choice(index) for index in range(facts.num_choices)],
+            "choices": [self._choice(index) for index in range(self._parsed.num_choices)],
             "usage": usage_object(usage),
         }
         encoded = _json(body).encode()
@@ -106,7 +122,7 @@ class ChatBody:
                 "content": "".join(self._texts[index]),
                 "refusal": None,
             },
-            "logprobs": shown if self._facts.logprobs else None,
+            "logprobs": shown if self._parsed.sampling.logprobs else None,
             "finish_reason": self._finish[index],
         }
 
@@ -121,7 +137,7 @@ def usage_object(usage: TokenUsage) -> dict[str, Any]:
     }
 
 
-def logprobs_object(entries: list[TokenLogprob], vocabulary: Vocabulary) -> dict[str, Any]:
+def logprobs_object(entries: Sequence[TokenLogprob], vocabulary: Vocabulary) -> dict[str, Any]:
     """OpenAI's logprobs of a choice or chunk."""
     return {"content": [_logprob(entry, vocabulary) for entry in entries], "refusal": None}
 

@@ -62,13 +62,12 @@ def parse_chat_request(body: bytes, limits: ParseLimits) -> ParsedRequest:
         raise RequestRefused(problems)
     return ParsedRequest(
         model=request.model,
-        conversation=Conversation(tuple(messages)),
+        conversation=Conversation(tuple(messages), response_format=_constraint(request)),
         sampling=_sampling(request),
         stop=_stop_strings(request),
         num_choices=request.n or 1,
         stream=bool(request.stream),
         include_usage=bool(request.stream_options and request.stream_options.include_usage),
-        constraint=_constraint(request),
         cache_salt=request.cache_salt or "",
         warnings=[clip(w, MAX_WARNING_CHARS) for w in islice(_warnings(request), MAX_WARNINGS)],
     )
