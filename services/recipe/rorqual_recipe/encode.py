@@ -2,12 +2,14 @@
 
 import json
 import secrets
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from rorqual_recipe.conversation import OutputConstraint, ParsedRequest
+from rorqual_recipe.encodings.base import RenderedPrompt
 from rorqual_recipe.model import ServedModel
 from rorqual_recipe.problems import RequestRefused, context_too_long, model_not_found
 from rorqual_recipe.protocols.base import ParseLimits, ProtocolAdapter
+from rorqual_recipe.tokens.encoder import encode_segments
 
 _SEED_BITS = 64
 _LEAST_SHARE = 1e-30
@@ -35,13 +37,14 @@ class SamplingPlan:
 
 @dataclass(frozen=True, slots=True)
 class EncodedRequest:
-    """A request ready to be generated. prompt: int32 little endian."""
+    """A request ready to be generated. prompt: int32 little endian, of `rendered`."""
 
     parsed: ParsedRequest
     prompt: bytes
     num_prompt_tokens: int
     sampling: SamplingPlan
     constraint: OutputConstraint | None
+    rendered: RenderedPrompt
 
 
 def encode_request(
@@ -57,7 +60,8 @@ def encode_request(
     parsed = adapter.parse(body, limits)
     if parsed.model != model.model_id:
         raise RequestRefused([model_not_found(parsed.model, [model.model_id])])
-    ids = model.encode(parsed.conversation)
+    parsed, rendered = _render(parsed, model)
+    ids = encode_segments(rendered.segments, model.encoder)
     max_new_tokens = _max_new_tokens(parsed, len(ids), model, default_max_tokens)
     return EncodedRequest(
         parsed=parsed,
@@ -65,7 +69,17 @@ def encode_request(
         num_prompt_tokens=len(ids),
         sampling=_plan(parsed, model, max_new_tokens),
         constraint=parsed.conversation.response_format,
+        rendered=rendered,
     )
+
+
+def _render(parsed: ParsedRequest, model: ServedModel) -> tuple[ParsedRequest, RenderedPrompt]:
+    """The prompt, and the request with sampling and warnings as the prompt's encoding has them."""
+    encoding = model.encoding
+    sampling, warnings = encoding.effective_sampling(parsed.conversation, parsed.sampling)
+    rendered = encoding.render(parsed.conversation)
+    all_warnings = [*parsed.warnings, *warnings, *rendered.warnings]
+    return replace(parsed, sampling=sampling, warnings=all_warnings), rendered
 
 
 def _max_new_tokens(

@@ -39,7 +39,7 @@ class ServedModel:
 
     def encode(self, conversation: Conversation) -> TokenIds:
         """Token ids (int32) of the prompt. Raises: RequestRefused."""
-        return encode_segments(self.encoding.render(conversation), self.encoder)
+        return encode_segments(self.encoding.render(conversation).segments, self.encoder)
 
 
 def load_served_model(settings: RecipeSettings) -> ServedModel:

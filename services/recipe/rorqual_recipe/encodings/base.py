@@ -2,14 +2,20 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Protocol
 
-from rorqual_recipe.conversation import Conversation
+from rorqual_recipe.conversation import Conversation, ImagePart, SamplingOptions
+
+NO_TOOL_FORMAT = "none"
 
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """Ordinary text: encoded without added vocabulary, whatever it looks like."""
+    """Ordinary text: encoded without added vocabulary, whatever it looks like.
+
+    Neighbouring texts are one text to the tokenizer; the cut between them is a message's.
+    """
 
     text: str
 
@@ -22,15 +28,66 @@ class Special:
     content: str
 
 
-Segment = Text | Special
+@dataclass(frozen=True, slots=True)
+class Image:
+    """The place of an image: index into RenderedPrompt.images, and its placeholder token."""
+
+    index: int
+    token_id: int
+    content: str
+
+
+Segment = Text | Special | Image
+
+
+class AnswerStage(StrEnum):
+    """Where the answer's first token stands. A continuation keeps leading line breaks."""
+
+    CONTENT = "content"
+    REASONING = "reasoning"
+    CONTENT_CONTINUATION = "content_continuation"
+    REASONING_CONTINUATION = "reasoning_continuation"
+
+    @property
+    def thinks(self) -> bool:
+        """True when the answer begins with reasoning."""
+        return self in (AnswerStage.REASONING, AnswerStage.REASONING_CONTINUATION)
+
+
+@dataclass(frozen=True, slots=True)
+class RenderedPrompt:
+    """A prompt, and how its answer is to be read.
+
+    starts_in_tool_calls: the prompt ends inside an opened block of tool calls.
+    tool_format: the grammar of tool calls, `none` when the answer may hold no call.
+    reasoning_marks: spellings that open and close reasoning, None for a model without.
+    images: what the Image segments refer to, in order.
+    """
+
+    segments: Sequence[Segment]
+    stage: AnswerStage = AnswerStage.CONTENT
+    starts_in_tool_calls: bool = False
+    tool_format: str = NO_TOOL_FORMAT
+    reasoning_marks: tuple[str, str] | None = None
+    images: tuple[ImagePart, ...] = ()
+    warnings: tuple[str, ...] = ()
 
 
 class PromptEncoding(Protocol):
     """One way to write a conversation for a model."""
 
-    def render(self, conversation: Conversation) -> Sequence[Segment]:
-        """The prompt as segments, ending where the answer begins.
+    def render(self, conversation: Conversation) -> RenderedPrompt:
+        """The prompt, ending where the answer begins.
 
         Raises: RequestRefused when the model's prompt format can't express the conversation.
+        """
+        ...
+
+    def effective_sampling(
+        self, conversation: Conversation, sampling: SamplingOptions
+    ) -> tuple[SamplingOptions, tuple[str, ...]]:
+        """Sampling as the model's makers allow it, and a warning for every wish changed.
+
+        Raises: RequestRefused when a wish is outside the model's bounds.
         """
         ...

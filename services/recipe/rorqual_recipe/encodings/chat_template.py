@@ -13,8 +13,8 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from jinja2 import TemplateError
 
-from rorqual_recipe.conversation import Conversation, Message, TextPart
-from rorqual_recipe.encodings.base import Segment, Special, Text
+from rorqual_recipe.conversation import Conversation, Message, SamplingOptions, TextPart
+from rorqual_recipe.encodings.base import RenderedPrompt, Segment, Special, Text
 from rorqual_recipe.encodings.template_sandbox import (
     TemplateRefusal,
     compile_template,
@@ -44,7 +44,7 @@ class ChatTemplateEncoding:
         """The encoding of a model directory. Raises: BadModelDirectory without a template."""
         return cls(files.chat_template, files.added_tokens, files.named_tokens)
 
-    def render(self, conversation: Conversation) -> list[Segment]:
+    def render(self, conversation: Conversation) -> RenderedPrompt:
         """See PromptEncoding.render."""
         texts = [text for message in conversation.messages for text in _client_texts(message)]
         marker = unused_character([self._template_source, *texts])
@@ -60,7 +60,13 @@ class ChatTemplateEncoding:
         except (TemplateError, TypeError, ValueError, KeyError, IndexError) as err:
             message = f"the model's chat template can't render these messages: {err}"
             raise RequestRefused([Problem("messages", message.replace(marker, ""))]) from err
-        return self._splitter.split(output, marker)
+        return RenderedPrompt(self._splitter.split(output, marker))
+
+    def effective_sampling(
+        self, conversation: Conversation, sampling: SamplingOptions
+    ) -> tuple[SamplingOptions, tuple[str, ...]]:
+        """See PromptEncoding.effective_sampling: what the caller asks for."""
+        return sampling, ()
 
     def _template_message(self, message: Message, marker: str) -> dict[str, object]:
         content = PART_SEPARATOR.join(_texts(message))

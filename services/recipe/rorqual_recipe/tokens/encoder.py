@@ -11,7 +11,7 @@ import numpy.typing as npt
 from rorqual_runtime.logs import get_logger
 from tokenizers import Tokenizer
 
-from rorqual_recipe.encodings.base import Segment, Special, Text
+from rorqual_recipe.encodings.base import Segment, Text
 
 log = get_logger(__name__)
 
@@ -115,9 +115,7 @@ def encode_segments(segments: Sequence[Segment], encoder: TextEncoder) -> TokenI
     """Token ids of a prompt; a special id occurs exactly where a Special stands."""
     texts = iter(encoder.encode([s.text for s in segments if isinstance(s, Text)]))
     parts = [
-        np.array([segment.token_id], dtype=np.int32)
-        if isinstance(segment, Special)
-        else next(texts)
+        next(texts) if isinstance(segment, Text) else np.array([segment.token_id], dtype=np.int32)
         for segment in segments
     ]
     return np.concatenate(parts) if parts else np.empty(0, dtype=np.int32)
