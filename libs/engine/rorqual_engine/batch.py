@@ -8,12 +8,24 @@ from itertools import chain
 
 import numpy as np
 import numpy.typing as npt
+import torch
 
 from rorqual_engine.errors import BadChunk
 from rorqual_engine.kv import PAGE_TOKENS, PagedKvCache
 
 Int32Array = npt.NDArray[np.int32]
 Int64Array = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class ImageRows:
+    """Embeddings of some rows of one chunk.
+
+    rows: [k] within the chunk, ascending; values: [k, D].
+    """
+
+    rows: Int64Array
+    values: torch.Tensor
 
 
 @dataclass
@@ -32,6 +44,17 @@ class SequenceChunk:
     """The sequence's pages from position 0 on, at least up to its last row."""
     wants_logits: bool = False
     """The logits of the last row are returned."""
+    window: int | None = None
+    """The sequence's window slot, for models that have windows."""
+    window_floor: int = 0
+    """No window key before this position is read: where a replay began."""
+    num_stored: int = 0
+    """Rows before this position are replayed: their Block KV is in the pages and stays as it is."""
+    defers_late: bool = False
+    """A prompt's chunk: late layers wait for the chunk that wants logits, and then run on the last
+    window of rows only. False: every row runs through every layer."""
+    embeddings: ImageRows | None = None
+    """Rows whose embedding comes from images instead of the table."""
 
 
 @dataclass(frozen=True)

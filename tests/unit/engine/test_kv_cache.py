@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from rorqual_engine.errors import NoPages
-from rorqual_engine.kv import PagedKvCache, uniform_layout
+from rorqual_engine.kv import PagedKvCache, WindowLayout, uniform_layout
 
 LAYOUT = uniform_layout(num_layers=2, bytes_per_token=4)
 
@@ -99,3 +100,23 @@ def test_threads_share_the_pool() -> None:
         thread.join()
     cache.check_integrity()
     assert cache.num_free == 8
+
+
+def test_every_sequence_of_a_windowed_model_owns_one_window_as_long_as_its_pages() -> None:
+    window = WindowLayout(128, slot_bytes=64, snapshot_bytes=32, layers=())
+    cache = PagedKvCache(replace(LAYOUT, window=window), 8, num_windows=2)
+    first, second = cache.allocate(2), cache.allocate(1)
+    assert {first.window, second.window} == {0, 1}
+    assert tuple(cache.windows.shape) == (2, 64)
+    with pytest.raises(NoPages):
+        cache.allocate(1)
+    assert cache.num_free == 5
+    kept = first.window
+    first.grow(1)
+    heir = first.hand_over()
+    assert (heir.window, first.window) == (kept, None)
+    cache.check_integrity()
+    heir.release()
+    second.release()
+    cache.check_integrity()
+    assert cache.allocate(0).window is None

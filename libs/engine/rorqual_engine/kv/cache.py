@@ -15,13 +15,21 @@ from rorqual_engine.kv.layout import KvLayout
 class PagedKvCache:
     """A fixed pool of KV pages; every page has at most one owner, a PageLease.
 
+    Where the layout has windows, a lease owns one window slot as well, from its first page on.
+
     Memory is reserved at once but, on the CPU, touched only when a page is first written.
     Leases may be taken and released from any thread.
     """
 
     def __init__(
-        self, layout: KvLayout, num_pages: int, device: str | torch.device = "cpu"
+        self,
+        layout: KvLayout,
+        num_pages: int,
+        device: str | torch.device = "cpu",
+        *,
+        num_windows: int | None = None,
     ) -> None:
+        """num_windows: sequences that may hold a window slot at once; None = one a page."""
         if num_pages < 1:
             raise ValueError(f"need num_pages >= 1, got {num_pages}")
         self.layout = layout
@@ -30,6 +38,11 @@ class PagedKvCache:
         self.pages = torch.empty(
             (num_pages, layout.page_bytes), dtype=torch.uint8, device=self.device
         )
+        self.num_windows = (num_windows or num_pages) if layout.window else 0
+        self.windows = torch.empty(
+            (self.num_windows, layout.window_bytes), dtype=torch.uint8, device=self.device
+        )
+        self._free_windows = list(range(self.num_windows - 1, -1, -1))
         self._lock = threading.Lock()
         self._free = list(range(num_pages - 1, -1, -1))
         self._owned: dict[int, PageLease] = {}
@@ -63,6 +76,12 @@ class PagedKvCache:
                     f"KV pages lost or shared: {len(owned)} owned, {len(self._free)} free, "
                     f"{self.num_pages} in all"
                 )
+            windows = [w for lease in set(self._owned.values()) if (w := lease.window) is not None]
+            if sorted(windows + self._free_windows) != list(range(self.num_windows)):
+                raise RuntimeError(
+                    f"KV windows lost or shared: {len(windows)} owned, "
+                    f"{len(self._free_windows)} free, {self.num_windows} in all"
+                )
 
     def _take(self, lease: PageLease, num_pages: int) -> None:
         if num_pages < 0:
@@ -70,6 +89,10 @@ class PagedKvCache:
         with self._lock:
             if num_pages > len(self._free):
                 raise NoPages(num_pages, len(self._free))
+            if self.num_windows and num_pages and lease.window is None:
+                if not self._free_windows:
+                    raise NoPages(num_pages, 0)
+                lease.window = self._free_windows.pop()
             taken = [self._free.pop() for _ in range(num_pages)]
             for page in taken:
                 self._owned[page] = lease
@@ -77,6 +100,9 @@ class PagedKvCache:
 
     def _give_back(self, lease: PageLease, pages: Sequence[int]) -> None:
         with self._lock:
+            if lease.window is not None:
+                self._free_windows.append(lease.window)
+                lease.window = None
             for page in pages:
                 if self._owned.pop(page, None) is not lease:
                     raise RuntimeError(f"KV page {page} released by a lease that did not own it")
@@ -96,6 +122,7 @@ class PageLease:
     def __init__(self, cache: PagedKvCache) -> None:
         self._cache = cache
         self.pages: list[int] = []
+        self.window: int | None = None
 
     def __len__(self) -> int:
         return len(self.pages)
@@ -114,6 +141,7 @@ class PageLease:
         heir = PageLease(self._cache)
         with self._cache._lock:
             heir.pages, self.pages = self.pages, []
+            heir.window, self.window = self.window, None
             for page in heir.pages:
                 self._cache._owned[page] = heir
         return heir

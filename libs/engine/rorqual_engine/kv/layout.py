@@ -22,6 +22,21 @@ class LayerKv:
 
 
 @dataclass(frozen=True)
+class WindowLayout:
+    """SWA KV of one sequence: what only the next window needs, in a slot of its own.
+
+    A slot is working memory, rings addressed by absolute position. A snapshot is what of it must
+    travel or be kept so that another slot can go on at exactly the same number of tokens.
+    """
+
+    window_tokens: int
+    slot_bytes: int
+    snapshot_bytes: int
+    layers: tuple[LayerKv, ...]
+    """Kind `window`, one a layer, for the accounting."""
+
+
+@dataclass(frozen=True)
 class KvLayout:
     """A page: the KV of all layers for page_tokens tokens of one sequence, as plain bytes.
 
@@ -31,10 +46,18 @@ class KvLayout:
     page_tokens: int
     page_bytes: int
     layers: tuple[LayerKv, ...]
+    """What pages hold, kind `block`, layer after layer."""
+    window: WindowLayout | None = None
+    """What a sequence holds besides its pages; None = pages are all."""
 
     @property
     def bytes_per_token(self) -> int:
         return sum(layer.bytes_per_token for layer in self.layers)
+
+    @property
+    def window_bytes(self) -> int:
+        """Bytes of one sequence's window slot; 0 without one."""
+        return self.window.slot_bytes if self.window else 0
 
     def num_pages(self, num_tokens: int) -> int:
         """Pages that hold num_tokens tokens."""

@@ -33,6 +33,21 @@ class CausalModel(ABC):
         up to rounding). Call from one thread at a time. Raises: BadChunk.
         """
 
-    def new_cache(self, num_pages: int) -> PagedKvCache:
-        """A pool of pages this model can run with."""
-        return PagedKvCache(self.kv_layout, num_pages, self.device)
+    def new_cache(self, num_pages: int, *, num_windows: int | None = None) -> PagedKvCache:
+        """A pool of pages, and of window slots where the model has windows."""
+        return PagedKvCache(self.kv_layout, num_pages, self.device, num_windows=num_windows)
+
+    def num_replayed(self, num_stored: int) -> int:
+        """Tokens before a stored prefix's end that must be run again when the window state at that
+        end is gone. Equal to num_stored: such a prefix is of no use without its window."""
+        return 0
+
+    def save_window(self, cache: PagedKvCache, window: int, num_tokens: int) -> torch.Tensor:
+        """Snapshot of a slot after num_tokens tokens: uint8 [snapshot_bytes], on the CPU."""
+        raise NotImplementedError("this model has no windows")
+
+    def load_window(
+        self, cache: PagedKvCache, window: int, num_tokens: int, snapshot: torch.Tensor
+    ) -> None:
+        """Puts a snapshot of exactly num_tokens tokens into a slot."""
+        raise NotImplementedError("this model has no windows")
