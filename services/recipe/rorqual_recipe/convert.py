@@ -27,6 +27,16 @@ from rorqual_proto.v1.generation_pb2 import (
 )
 from rorqual_proto.v1.recipe_pb2 import (
     PROTOCOL_CHAT_COMPLETIONS,
+    PROTOCOL_COMPLETIONS,
+    PROTOCOL_COUNT_TOKENS,
+    PROTOCOL_DETOKENIZE,
+    PROTOCOL_MESSAGES,
+    PROTOCOL_RESPONSE_DELETE,
+    PROTOCOL_RESPONSE_INPUT_ITEMS,
+    PROTOCOL_RESPONSE_RETRIEVE,
+    PROTOCOL_RESPONSES,
+    PROTOCOL_TOKENIZE,
+    DirectAnswer,
     Encoded,
     EncodeReply,
     EncodeRequest,
@@ -56,8 +66,9 @@ from rorqual_recipe.conversation import ConstraintKind, OutputConstraint
 from rorqual_recipe.encode import EncodedRequest, SamplingPlan, cache_namespace
 from rorqual_recipe.model import ServedModel
 from rorqual_recipe.output.events import FinishReason, TokenLogprob
-from rorqual_recipe.protocols import PROTOCOLS
+from rorqual_recipe.protocols import DIRECT_PROTOCOLS, PROTOCOLS
 from rorqual_recipe.protocols.base import ProtocolAdapter, RenderedError, TokenUsage
+from rorqual_recipe.protocols.direct import DirectProtocol
 from rorqual_recipe.streams import Delta, Events
 
 __all__ = [
@@ -76,7 +87,18 @@ __all__ = [
     "TokenBatch",
 ]
 
-_PROTOCOL_NAMES = {PROTOCOL_CHAT_COMPLETIONS: "chat_completions"}
+_PROTOCOL_NAMES = {
+    PROTOCOL_CHAT_COMPLETIONS: "chat_completions",
+    PROTOCOL_RESPONSES: "responses",
+    PROTOCOL_MESSAGES: "messages",
+    PROTOCOL_COMPLETIONS: "completions",
+    PROTOCOL_TOKENIZE: "tokenize",
+    PROTOCOL_DETOKENIZE: "detokenize",
+    PROTOCOL_COUNT_TOKENS: "count_tokens",
+    PROTOCOL_RESPONSE_RETRIEVE: "response_retrieve",
+    PROTOCOL_RESPONSE_DELETE: "response_delete",
+    PROTOCOL_RESPONSE_INPUT_ITEMS: "response_input_items",
+}
 _FINISH_REASONS = {
     FINISH_REASON_STOP: FinishReason.STOP,
     FINISH_REASON_LENGTH: FinishReason.LENGTH,
@@ -90,12 +112,21 @@ _CONSTRAINT_KINDS = {
 }
 
 
-def adapter_from_wire(protocol: int) -> ProtocolAdapter:
-    """The adapter of a wire protocol. Raises: Unsupported."""
-    name = _PROTOCOL_NAMES.get(protocol)  # type: ignore[call-overload]
-    if name is None:
-        raise Unsupported(f"protocol {protocol} is not supported by this version")
-    return PROTOCOLS[name]
+def protocol_from_wire(protocol: int) -> ProtocolAdapter | DirectProtocol:
+    """The handler of a wire protocol; one with `answer` needs no generation.
+
+    Raises: Unsupported.
+    """
+    name = _PROTOCOL_NAMES.get(protocol, "")  # type: ignore[call-overload]
+    found = PROTOCOLS.get(name) or DIRECT_PROTOCOLS.get(name)
+    if found is None:
+        raise Unsupported(f"protocol {name or protocol} is not supported by this version")
+    return found
+
+
+def answer_to_wire(http_status: int, body: Payload) -> EncodeReply:
+    """A whole answer that needed no generation."""
+    return EncodeReply(answer=DirectAnswer(http_status=http_status, body=body))
 
 
 def encoded_to_wire(

@@ -53,10 +53,9 @@ def encode_request(
     model: ServedModel,
     *,
     default_max_tokens: int,
-    max_choices: int,
+    limits: ParseLimits,
 ) -> EncodedRequest:
     """CPU work only. Raises: RequestRefused with every problem found."""
-    limits = ParseLimits(max_choices=max_choices, has_vision=model.has_vision)
     parsed = adapter.parse(body, limits)
     if parsed.model != model.model_id:
         raise RequestRefused([model_not_found(parsed.model, [model.model_id])])

@@ -2,8 +2,9 @@
 
 import asyncio
 import contextlib
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any
 
 from rorqual_runtime.errors import NoCapacity, ServingError
@@ -15,7 +16,14 @@ from rorqual_recipe.event_log import EventLog
 from rorqual_recipe.model import ServedModel
 from rorqual_recipe.output.choice import ChoiceText
 from rorqual_recipe.output.sequence import DeltaOrder
-from rorqual_recipe.protocols.base import AnswerFacts, ProtocolAdapter
+from rorqual_recipe.protocols.base import AnswerFacts, EventWriter, ParseLimits, ProtocolAdapter
+from rorqual_recipe.protocols.direct import (
+    DirectProtocol,
+    DirectServices,
+    RemembersAnswers,
+    RequestContext,
+    Result,
+)
 from rorqual_recipe.settings import RecipeSettings
 from rorqual_recipe.streams import Choice, RequestStream
 
@@ -26,18 +34,32 @@ DEADLINE_GRACE_S = 5.0
 class Intake:
     """Encodes requests and makes their streams."""
 
-    def __init__(self, ctx: ServiceContext, settings: RecipeSettings, model: ServedModel) -> None:
+    def __init__(
+        self,
+        ctx: ServiceContext,
+        settings: RecipeSettings,
+        model: ServedModel,
+        response_store: Any = None,
+    ) -> None:
         self._ctx = ctx
         self._settings = settings
         self._model = model
         self._executor = ThreadPoolExecutor(settings.encode_threads, "encode")
         self._num_waiting = 0
+        self._limits = ParseLimits(
+            max_choices=settings.max_choices,
+            has_vision=model.has_vision,
+            vocabulary_size=len(model.vocabulary.token_bytes),
+        )
+        self._services = DirectServices(model, self._limits, self._compute, response_store)
 
-    async def encode(self, body: bytes, adapter: ProtocolAdapter) -> EncodedRequest:
-        """Short bodies here and now, long ones on a thread.
-
-        Raises: RequestRefused; NoCapacity when too many long ones wait already.
-        """
+    async def encode(
+        self, body: bytes, adapter: ProtocolAdapter, context: RequestContext
+    ) -> EncodedRequest:
+        """The request, parsed and encoded. Raises: RequestRefused; ServingError."""
+        limits = self._limits
+        if isinstance(adapter, RemembersAnswers):
+            limits = replace(limits, prior=await adapter.prepare(body, context))
 
         def work() -> EncodedRequest:
             return encode_request(
@@ -45,10 +67,25 @@ class Intake:
                 adapter,
                 self._model,
                 default_max_tokens=self._settings.default_max_tokens,
-                max_choices=self._settings.max_choices,
+                limits=limits,
             )
 
-        if len(body) <= self._settings.inline_encode_bytes:
+        return await self._compute(work, len(body))
+
+    async def answer(
+        self, body: bytes, protocol: DirectProtocol, *, resource: str, tenant: str
+    ) -> tuple[int, Any]:
+        """HTTP status, and the body as a payload. Raises: RequestRefused; ServingError."""
+        status, data = await protocol.answer(body, resource, tenant, self._services)
+        return status, await put_payload(self._ctx.tensors, data, lease_s=TICKET_LEASE_S)
+
+    def context_of(self, request_id: str, tenant: str) -> RequestContext:
+        """What a protocol with a memory may use for a request."""
+        return RequestContext(request_id, tenant, self._services)
+
+    async def _compute(self, work: Callable[[], Result], num_bytes: int) -> Result:
+        """See Compute."""
+        if num_bytes <= self._settings.inline_encode_bytes:
             return work()
         if self._num_waiting >= self._settings.max_waiting_encodes:
             raise NoCapacity("too many long prompts are waiting to be encoded")
@@ -80,6 +117,7 @@ class Intake:
         *,
         request_id: str,
         gateway_id: str,
+        tenant: str,
         deadline_unix_s: float,
         prompt: Any,
     ) -> RequestStream:
@@ -96,7 +134,21 @@ class Intake:
             expires_s=self._ctx.clock.monotonic_s() + self._lifetime_s(deadline_unix_s),
             log=EventLog(self._settings.max_event_log_bytes),
             prompt=prompt,
+            before_end=self._before_end(adapter, writer, encoded, request_id, tenant),
         )
+
+    def _before_end(
+        self,
+        adapter: ProtocolAdapter,
+        writer: EventWriter,
+        encoded: EncodedRequest,
+        request_id: str,
+        tenant: str,
+    ) -> Callable[[], Awaitable[None] | None] | None:
+        if not isinstance(adapter, RemembersAnswers):
+            return None
+        context = self.context_of(request_id, tenant)
+        return lambda: adapter.completed(writer, encoded.parsed, context)
 
     def _facts(self, encoded: EncodedRequest, request_id: str) -> AnswerFacts:
         model = self._model

@@ -1,6 +1,8 @@
 """Handlers of the recipe service: requests in and token batches in, events out."""
 
+import asyncio
 from collections import defaultdict
+from collections.abc import Awaitable, Sequence
 from typing import Any
 
 from rorqual_runtime import subjects
@@ -29,23 +31,32 @@ from rorqual_recipe.intake import TICKET_LEASE_S, Intake
 from rorqual_recipe.model import ServedModel
 from rorqual_recipe.output.sequence import TooManyEarly
 from rorqual_recipe.problems import RequestRefused
+from rorqual_recipe.protocols.base import ProtocolAdapter
+from rorqual_recipe.protocols.direct import DirectProtocol
 from rorqual_recipe.publishing import EventPublisher, Outbox
 from rorqual_recipe.recovery import Recovery
 from rorqual_recipe.settings import RecipeSettings
-from rorqual_recipe.streams import RequestStream, StreamTable
+from rorqual_recipe.streams import Events, RequestStream, StreamTable
 
 log = get_logger(__name__)
 
 SWEEP_INTERVAL_S = 0.5
+BEFORE_END_TIMEOUT_S = 1.0
 
 
 class RecipeService:
     """Owns the stream state of every request it encoded, until the last event or the TTL."""
 
-    def __init__(self, ctx: ServiceContext, settings: RecipeSettings, model: ServedModel) -> None:
+    def __init__(
+        self,
+        ctx: ServiceContext,
+        settings: RecipeSettings,
+        model: ServedModel,
+        response_store: Any = None,
+    ) -> None:
         self._ctx = ctx
         self._model = model
-        self._intake = Intake(ctx, settings, model)
+        self._intake = Intake(ctx, settings, model, response_store)
         self._streams = StreamTable()
         self._ended = EndedStreams(
             ttl_s=settings.ended_stream_s, max_streams=settings.max_ended_streams
@@ -97,24 +108,41 @@ class RecipeService:
             await self._ctx.clock.sleep(0.05)
 
     async def on_encode(self, request: EncodeRequest, context: MessageContext) -> EncodeReply:
-        """Body to generations, or to an error in the caller's protocol."""
-        adapter = convert.adapter_from_wire(request.protocol)
+        """Body to generations, to a whole answer, or to an error in the caller's protocol."""
+        protocol = convert.protocol_from_wire(request.protocol)
         try:
             body = await get_payload(self._ctx.tensors, request.body)
-            encoded = await self._intake.encode(body, adapter)
-            prompt = await self._intake.publish_prompt(encoded)
+            if isinstance(protocol, DirectProtocol):
+                return await self._answer(request, body, protocol)
+            return await self._begin(request, body, protocol)
         except RequestRefused as refusal:
-            return convert.error_to_reply(adapter.render_refusal(refusal.problems))
+            return convert.error_to_reply(protocol.render_refusal(refusal.problems))
         except ServingError as err:
-            return convert.error_to_reply(adapter.render_error(err), err)
+            return convert.error_to_reply(protocol.render_error(err), err)
+
+    async def _answer(
+        self, request: EncodeRequest, body: bytes, protocol: DirectProtocol
+    ) -> EncodeReply:
+        status, payload = await self._intake.answer(
+            body, protocol, resource=request.resource, tenant=request.tenant
+        )
+        return convert.answer_to_wire(status, payload)
+
+    async def _begin(
+        self, request: EncodeRequest, body: bytes, adapter: ProtocolAdapter
+    ) -> EncodeReply:
+        context = self._intake.context_of(request.request_id, request.tenant)
+        encoded = await self._intake.encode(body, adapter, context)
+        prompt = await self._intake.publish_prompt(encoded)
         if request.request_id in self._cancelled:
             self._intake.release(prompt)
-            return convert.error_to_reply(adapter.render_error(Cancelled()), Cancelled())
+            raise Cancelled()
         stream = self._intake.make_stream(
             encoded,
             adapter,
             request_id=request.request_id,
             gateway_id=request.gateway_id,
+            tenant=request.tenant,
             deadline_unix_s=request.deadline_unix_s,
             prompt=prompt,
         )
@@ -142,10 +170,10 @@ class RecipeService:
         self, request: RenderErrorRequest, context: MessageContext
     ) -> ProtocolError:
         """An error from elsewhere in the caller's protocol."""
-        adapter = convert.adapter_from_wire(request.protocol)
+        protocol = convert.protocol_from_wire(request.protocol)
         error = convert.error_request_from_wire(request)
         self._forget(request.request_id)
-        return convert.protocol_error_to_wire(adapter.render_error(error), error)
+        return convert.protocol_error_to_wire(protocol.render_error(error), error)
 
     async def on_resend(
         self, request: ResendEventsRequest, context: MessageContext
@@ -184,10 +212,7 @@ class RecipeService:
         except ServingError as err:
             self._fail_into(stream, err, outbox)
             return
-        for events in absorbed.events:
-            wire = convert.events_to_wire(events)
-            stream.log.append(events.seq, events.num_bytes, wire)
-            outbox[stream.gateway_id].append(wire)
+        self._hand_out(stream, absorbed.events, outbox)
         if absorbed.has_gap:
             self._recovery.fetch_missed(stream, index)
         if absorbed.hit_stop:
@@ -196,6 +221,29 @@ class RecipeService:
             )
         if stream.is_finished:
             self._end(stream)
+
+    def _hand_out(self, stream: RequestStream, events: Sequence[Events], outbox: Outbox) -> None:
+        """Send events; the last one waits for what has to be done before it."""
+        for entry in events:
+            wire = convert.events_to_wire(entry)
+            first = stream.before_end() if entry.is_last and stream.before_end else None
+            if first is not None:
+                self._ctx.track(self._send_after(first, stream, entry, wire))
+            else:
+                stream.log.append(entry.seq, entry.num_bytes, wire)
+                outbox[stream.gateway_id].append(wire)
+
+    async def _send_after(
+        self, first: Awaitable[None], stream: RequestStream, last: Events, wire: Any
+    ) -> None:
+        try:
+            async with asyncio.timeout(BEFORE_END_TIMEOUT_S):
+                await first
+        except (ServingError, TimeoutError) as err:
+            facts = {"request_id": stream.request_id}
+            log.warning("an answer was not kept: %s", str(err) or "timeout", extra=facts)
+        stream.log.append(last.seq, last.num_bytes, wire)
+        await self._publisher.send({stream.gateway_id: [wire]})
 
     async def _on_recovered(self, stream: RequestStream, wire_delta: Any) -> None:
         outbox: Outbox = defaultdict(list)

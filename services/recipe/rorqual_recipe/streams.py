@@ -1,6 +1,6 @@
 """State of every request between encode and its last event."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -70,7 +70,10 @@ class Absorbed:
 
 
 class RequestStream:
-    """One request: token deltas of its choices in, protocol events out."""
+    """One request: token deltas of its choices in, protocol events out.
+
+    before_end: gives what the client's last event has to wait for, if anything.
+    """
 
     def __init__(
         self,
@@ -84,6 +87,7 @@ class RequestStream:
         expires_s: float,
         log: EventLog,
         prompt: Any,
+        before_end: Callable[[], Awaitable[None] | None] | None = None,
     ) -> None:
         self.request_id = request_id
         self.gateway_id = gateway_id
@@ -92,6 +96,7 @@ class RequestStream:
         self.expires_s = expires_s
         self.log = log
         self.prompt = prompt
+        self.before_end = before_end
         self._writer = writer
         self._num_prompt_tokens = num_prompt_tokens
         self._num_cached_tokens = 0

@@ -9,6 +9,7 @@ import pytest
 from rorqual_recipe.encode import EncodedRequest, encode_request
 from rorqual_recipe.model import ServedModel, load_served_model
 from rorqual_recipe.protocols import PROTOCOLS
+from rorqual_recipe.protocols.base import ParseLimits
 from rorqual_recipe.settings import RecipeSettings
 
 from tests.support.chat_model_dir import MODEL_ID, make_chat_model_dir
@@ -38,7 +39,7 @@ def encode(model: ServedModel) -> Encode:
             PROTOCOLS["chat_completions"],
             model,
             default_max_tokens=2048,
-            max_choices=8,
+            limits=ParseLimits(max_choices=8, has_vision=model.has_vision),
         )
 
     return run

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 from rorqual_runtime.errors import ServingError
 
@@ -16,10 +16,16 @@ MAX_BODY_PART_BYTES = 128 << 10
 
 @dataclass(frozen=True, slots=True)
 class ParseLimits:
-    """Bounds that depend on settings and model, not on the protocol."""
+    """Bounds that depend on settings and model, not on the protocol.
+
+    vocabulary_size: token ids a client names are below it; None = not checked.
+    prior: what the adapter's own `prepare` found for this request.
+    """
 
     max_choices: int
     has_vision: bool
+    vocabulary_size: int | None = None
+    prior: Any = None
 
 
 @dataclass(frozen=True, slots=True)
