@@ -1,11 +1,11 @@
 """What a prompt encoding is: conversation in, text and special tokens out."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Protocol
 
-from rorqual_recipe.conversation import Conversation, ImagePart, SamplingOptions
+from rorqual_recipe.conversation import Conversation, ImagePart, SamplingOptions, Tool
 
 NO_TOOL_FORMAT = "none"
 
@@ -58,18 +58,24 @@ class AnswerStage(StrEnum):
 class RenderedPrompt:
     """A prompt, and how its answer is to be read.
 
+    thinks: the conversation is in thinking mode, even where the answer continues content.
     starts_in_tool_calls: the prompt ends inside an opened block of tool calls.
     tool_format: the grammar of tool calls, `none` when the answer may hold no call.
+    tools: what the answer may call, by the name it is printed under.
     reasoning_marks: spellings that open and close reasoning, None for a model without.
     images: what the Image segments refer to, in order.
+    default_max_tokens: length of an answer whose client names none; None = the service's.
     """
 
     segments: Sequence[Segment]
     stage: AnswerStage = AnswerStage.CONTENT
+    thinks: bool = False
     starts_in_tool_calls: bool = False
     tool_format: str = NO_TOOL_FORMAT
+    tools: Mapping[str, Tool] = field(default_factory=dict)
     reasoning_marks: tuple[str, str] | None = None
     images: tuple[ImagePart, ...] = ()
+    default_max_tokens: int | None = None
     warnings: tuple[str, ...] = ()
 
 
