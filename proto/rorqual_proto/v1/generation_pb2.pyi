@@ -75,12 +75,14 @@ class LogitBias(_message.Message):
     def __init__(self, token_id: _Optional[int] = ..., bias: _Optional[float] = ...) -> None: ...
 
 class Constraint(_message.Message):
-    __slots__ = ("kind", "source")
+    __slots__ = ("kind", "source", "param")
     KIND_FIELD_NUMBER: _ClassVar[int]
     SOURCE_FIELD_NUMBER: _ClassVar[int]
+    PARAM_FIELD_NUMBER: _ClassVar[int]
     kind: ConstraintKind
     source: str
-    def __init__(self, kind: _Optional[_Union[ConstraintKind, str]] = ..., source: _Optional[str] = ...) -> None: ...
+    param: str
+    def __init__(self, kind: _Optional[_Union[ConstraintKind, str]] = ..., source: _Optional[str] = ..., param: _Optional[str] = ...) -> None: ...
 
 class ReplyRoute(_message.Message):
     __slots__ = ("recipe_id", "gateway_id")

@@ -56,6 +56,7 @@ class Tool:
     parameters: JSON Schema of the arguments, in the client's key order.
     grammar: (syntax, definition) of a CUSTOM tool's input, syntax `lark` or `regex`.
     deferred: known, but not part of the prompt until a message declares it.
+    param: the field that holds its parameters (or a CUSTOM tool's grammar), for errors found later.
     """
 
     name: str
@@ -67,6 +68,7 @@ class Tool:
     namespace_description: str = ""
     grammar: tuple[str, str] | None = None
     deferred: bool = False
+    param: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,10 +158,11 @@ class ConstraintKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class OutputConstraint:
-    """A shape and its source text; empty for JSON_OBJECT."""
+    """A shape and its source text; empty for JSON_OBJECT. param: the field it came from."""
 
     kind: ConstraintKind
     source: str = ""
+    param: str = ""
 
 
 @dataclass(frozen=True, slots=True)
