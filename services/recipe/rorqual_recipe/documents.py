@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from rorqual_recipe.pdf_text import OPENED_BUT_UNREADABLE
 
 PDF = "application/pdf"
+_PDF_IN_BASE64 = b"JVBERi"
+_ESCAPED_LETTERS = (b"\\u004", b"\\u005", b"\\u006")
 _TEXT_TYPES = frozenset(
     f"application/{name}"
     for name in (
@@ -40,6 +42,14 @@ class DocumentText:
 
 class UnreadableDocument(Exception):
     """A document that can't be turned into text; the message completes `field: ...`."""
+
+
+def may_hold_pdf(body: bytes) -> bool:
+    """True when reading this body may take a while, so that it must not run on the event loop.
+
+    Letters hidden behind JSON escapes count as a PDF: nothing slips through.
+    """
+    return _PDF_IN_BASE64 in body or any(escape in body for escape in _ESCAPED_LETTERS)
 
 
 def media_type_of(declared: str, name: str, data: bytes) -> str:
