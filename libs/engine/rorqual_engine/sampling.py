@@ -16,6 +16,7 @@ import torch
 
 from rorqual_engine.kernels.choose import choose_token
 from rorqual_engine.kernels.compiling import compile_function
+from rorqual_engine.logit_rules import LogitEditor
 
 FloatArray = npt.NDArray[np.float32]
 UIntArray = npt.NDArray[np.uint64]
@@ -48,9 +49,13 @@ class SamplingState:
             raise ValueError(f"min_p out of range: {self}")
 
 
+_GREEDY = SamplingState()
+
+
 @dataclass(frozen=True)
 class RowLogprobs:
-    """Of the distribution as the model gave it: before temperature, masks and cuts."""
+    """Of the distribution as the model gave it: before penalties, bias, temperature, masks and
+    cuts."""
 
     logprob: float
     """Of the chosen token."""
@@ -73,20 +78,23 @@ def sample(
     logits: torch.Tensor,
     states: Sequence[SamplingState],
     bitmask: torch.Tensor | None = None,
+    editors: Sequence[LogitEditor | None] = (),
 ) -> SampledTokens:
     """Chooses one token a row.
 
     logits: float32 [B, vocab], left unchanged
     bitmask: int32 [B, ceil(vocab / 32)], bit set = token allowed (xgrammar's format); rows
-        without constraint are all ones. At least one token of a row must be allowed.
+        without constraint are all ones. At least one token of a row must be allowed. It outranks
+        the editors.
+    editors: penalties and biases, one a row or none at all; they are not told of the choice.
     """
     if len(states) != len(logits):
         raise ValueError(f"{len(logits)} rows of logits, {len(states)} states")
-    allowed = logits if bitmask is None else _mask(logits, bitmask)
-    ids = allowed.argmax(dim=-1).cpu().numpy()
-    drawing = [row for row, state in enumerate(states) if state.temperature > 0]
-    if drawing:
-        ids[drawing] = _draw(allowed[drawing], [states[row] for row in drawing])
+    edited = [row for row, e in enumerate(editors) if e is not None and e.is_active]
+    if edited:
+        ids = _choose_with_edits(logits, states, bitmask, editors, edited)
+    else:
+        ids = _choose(logits, states, bitmask)
     logprobs = [
         None
         if state.num_logprobs is None
@@ -94,6 +102,41 @@ def sample(
         for row, state in enumerate(states)
     ]
     return SampledTokens(ids, logprobs)
+
+
+def _choose_with_edits(
+    logits: torch.Tensor,
+    states: Sequence[SamplingState],
+    bitmask: torch.Tensor | None,
+    editors: Sequence[LogitEditor | None],
+    edited: list[int],
+) -> npt.NDArray[np.int64]:
+    """As _choose; only the edited rows are copied and chosen for apart."""
+    part = logits[edited]
+    for row, place in enumerate(edited):
+        editor = editors[place]
+        assert editor is not None
+        editor.apply(part[row])
+    part_mask = None if bitmask is None else bitmask[edited]
+    chosen = _choose(part, [states[row] for row in edited], part_mask)
+    if len(edited) == len(states):
+        return chosen
+    apart = set(edited)
+    others = [_GREEDY if row in apart else state for row, state in enumerate(states)]
+    ids = _choose(logits, others, bitmask)
+    ids[edited] = chosen
+    return ids
+
+
+def _choose(
+    logits: torch.Tensor, states: Sequence[SamplingState], bitmask: torch.Tensor | None
+) -> npt.NDArray[np.int64]:
+    allowed = logits if bitmask is None else _mask(logits, bitmask)
+    ids: npt.NDArray[np.int64] = allowed.argmax(dim=-1).cpu().numpy()
+    drawing = [row for row, state in enumerate(states) if state.temperature > 0]
+    if drawing:
+        ids[drawing] = _draw(allowed[drawing], [states[row] for row in drawing])
+    return ids
 
 
 def uniforms(seeds: Sequence[int], positions: Sequence[int]) -> npt.NDArray[np.float64]:

@@ -13,11 +13,13 @@ import torch
 from rorqual_engine.errors import GrammarMismatch, NoPages
 from rorqual_engine.grammar import GrammarState
 from rorqual_engine.kv import PagedKvCache, PageLease
+from rorqual_engine.logit_rules import LogitEditor, make_editor
 from rorqual_engine.models.base import CausalModel
 from rorqual_policy.blocks import BLOCK_TOKENS, block_keys, root_key
 from rorqual_runtime.errors import (
     ContextTooLong,
     Corrupt,
+    InvalidRequest,
     NoCapacity,
     StaleTicket,
     Unsupported,
@@ -81,8 +83,8 @@ class Admitter:
     async def admit(self, offer: HandoverOffer, timeout_s: float) -> Admitted:
         """Reserve, fetch, verify and sample the first token.
 
-        Raises: NoCapacity, Unsupported, ContextTooLong, StaleTicket, Corrupt, Unavailable,
-            DeadlineExceeded; nothing is held then.
+        Raises: NoCapacity, Unsupported, InvalidRequest, ContextTooLong, StaleTicket, Corrupt,
+            Unavailable, DeadlineExceeded; nothing is held then.
         """
         self._check(offer)
         hold, pages = self._reserve(offer)
@@ -103,6 +105,9 @@ class Admitter:
             )
         if offer.spec.num_prompt_tokens > self._model.max_context_tokens:
             raise ContextTooLong(offer.spec.num_prompt_tokens, self._model.max_context_tokens)
+        for token_id, _ in offer.spec.sampling.rules.logit_bias:
+            if token_id >= self._model.vocab_size:
+                raise InvalidRequest(f"token {token_id} is not in the vocabulary", "logit_bias")
 
     def _reserve(self, offer: HandoverOffer) -> tuple[PageHold, list[int]]:
         num_pages = self.num_pages_for(offer)
@@ -139,19 +144,27 @@ class Admitter:
         grammar = await self._grammar(offer, timeout_s)
         num_prompt_pages = self._cache.layout.num_pages(spec.num_prompt_tokens)
         await self._fetcher.fetch(offer.kv_pages, pages[:num_prompt_pages], timeout_s=timeout_s)
+        stop = self._stop_rule(offer)
         root = root_key(fingerprint=self._model.fingerprint, namespace=spec.cache_namespace)
         sequence = Running(
             spec=spec,
             pages=pages,
             hold=hold,
-            stop=self._stop_rule(offer),
+            stop=stop,
             chain=BlockChain(
                 keys[-1] if keys else root, token_ids[len(keys) * BLOCK_TOKENS :].tolist()
             ),
             grammar=grammar,
+            editor=self._editor(offer, token_ids, stop),
         )
         fresh = range(min(offer.num_stored_blocks, len(keys)), len(keys))
         return sequence, [(keys[i], pages[i]) for i in fresh]
+
+    def _editor(
+        self, offer: HandoverOffer, token_ids: np.ndarray, stop: StopRule
+    ) -> LogitEditor | None:
+        end_ids = [token for token in stop.stop_ids if token < self._model.vocab_size]
+        return make_editor(offer.spec.sampling.rules, token_ids, end_ids)  # type: ignore[arg-type]
 
     def _verified_keys(self, offer: HandoverOffer, token_ids: np.ndarray) -> list[bytes]:
         keys = block_keys(

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
+from rorqual_engine.logit_rules import LogitRules
 from rorqual_proto.v1 import (
     decode_pb2,
     generation_pb2,
@@ -99,7 +100,21 @@ def _sampling_from_wire(wire: generation_pb2.SamplingParams) -> SamplingSpec:
         stop_token_ids=frozenset(wire.stop_token_ids),
         ignore_eos=wire.ignore_eos,
         num_logprobs=wire.top_logprobs if wire.logprobs else None,
+        rules=_rules_from_wire(wire),
     )
+
+
+def _rules_from_wire(wire: generation_pb2.SamplingParams) -> LogitRules:
+    try:
+        return LogitRules(
+            frequency_penalty=wire.frequency_penalty,
+            presence_penalty=wire.presence_penalty,
+            repetition_penalty=wire.repetition_penalty or 1.0,
+            logit_bias=tuple((entry.token_id, entry.bias) for entry in wire.logit_bias),
+            min_new_tokens=wire.min_new_tokens,
+        )
+    except ValueError as err:
+        raise InvalidRequest(str(err), "sampling") from err
 
 
 def accepted_to_wire(duplicate: bool) -> decode_pb2.HandoverReply:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import NamedTuple
 
+from rorqual_engine.logit_rules import NO_RULES, LogitRules
 from rorqual_runtime.errors import ServingError
 
 
@@ -39,6 +40,8 @@ class SamplingSpec:
     ignore_eos: bool
     num_logprobs: int | None
     """None: no logprobs; n: the token's own and the n best."""
+    rules: LogitRules = NO_RULES
+    """Penalties, biases and minimum length."""
 
 
 @dataclass(frozen=True, slots=True)

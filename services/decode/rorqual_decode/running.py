@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from rorqual_engine.batch import SequenceChunk
 from rorqual_engine.grammar import GrammarState
+from rorqual_engine.logit_rules import LogitEditor
 from rorqual_policy.blocks import BLOCK_TOKENS
 from rorqual_runtime.errors import Internal
 
@@ -28,6 +29,8 @@ class Running:
     stop: StopRule
     chain: BlockChain
     grammar: GrammarState | None = None
+    editor: LogitEditor | None = None
+    """Penalties and biases; None when the request has none."""
     num_output: int = 0
     chunk: SequenceChunk = field(init=False)
     """The next row to run; valid once the first token is there."""
@@ -53,6 +56,8 @@ class Running:
         self.chunk.token_ids = (token_id,)
         self.chunk.start += 1
         self.num_output += 1
+        if self.editor is not None:
+            self.editor.note(token_id)
         if self.grammar is not None and not self.grammar.accept(token_id):
             error = Internal(f"token {token_id} was drawn against its grammar")
             return Emission(self.spec.key, (), (), FinishReason.ERROR, error)

@@ -36,7 +36,8 @@ def choose_tokens(logits: torch.Tensor, sequences: Sequence[Running]) -> list[Em
     logits: float32 [len(sequences), vocab]
     """
     states = [sampling_state(s.spec.sampling, s.next_position) for s in sequences]
-    sampled = sample(logits, states, _bitmask(logits, sequences))
+    editors = [s.editor for s in sequences]
+    sampled = sample(logits, states, _bitmask(logits, sequences), editors)
     drawn_ids = sampled.ids.tolist()
     emissions = []
     for row, sequence in enumerate(sequences):
