@@ -9,7 +9,7 @@ from rorqual_recipe.encodings.base import RenderedPrompt
 from rorqual_recipe.model import ServedModel
 from rorqual_recipe.problems import RequestRefused, context_too_long, model_not_found
 from rorqual_recipe.protocols.base import ParseLimits, ProtocolAdapter
-from rorqual_recipe.tokens.encoder import encode_segments
+from rorqual_recipe.tokens.segments import encode_segments
 
 _SEED_BITS = 64
 _LEAST_SHARE = 1e-30

@@ -9,7 +9,9 @@ from rorqual_recipe.encodings import make_encoding
 from rorqual_recipe.encodings.base import PromptEncoding
 from rorqual_recipe.model_files import AddedToken, BadModelDirectory, ModelFiles, read_model_files
 from rorqual_recipe.settings import RecipeSettings
-from rorqual_recipe.tokens.encoder import TextEncoder, TokenIds, encode_segments, make_text_encoder
+from rorqual_recipe.tokens.encoder import TextEncoder, TokenIds
+from rorqual_recipe.tokens.segments import encode_segments
+from rorqual_recipe.tokens.select import make_text_encoder
 from rorqual_recipe.tokens.vocabulary import UnsupportedDecoder, Vocabulary, make_vocabulary
 
 
@@ -48,7 +50,11 @@ def load_served_model(settings: RecipeSettings) -> ServedModel:
     Raises: BadModelDirectory, UnknownEncoding.
     """
     files = read_model_files(settings.model_dir)
-    encoder = make_text_encoder(files.tokenizer, prefer_fast=settings.fast_tokenizer)
+    encoder = make_text_encoder(
+        files.tokenizer,
+        prefer_fast=settings.fast_tokenizer,
+        cache_bytes=settings.token_cache_bytes,
+    )
     _refuse_leaky_tokenizer(files, encoder)
     return ServedModel(
         model_id=str(files.manifest.get("id") or files.directory.resolve().name),

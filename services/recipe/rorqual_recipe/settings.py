@@ -20,6 +20,11 @@ class RecipeSettings(BaseSettings):
     )
     prompt_encoding: str = Field("chat-template", description="name of the prompt encoding")
     fast_tokenizer: bool = Field(True, description="use fastokens where it proves exact at load")
+    token_cache_bytes: int = Field(
+        128 << 20,
+        ge=0,
+        description="texts kept with their ids, so that a session's next turn is short",
+    )
     default_max_tokens: int = Field(
         2048, gt=0, description="answer length when the client names none"
     )

@@ -13,8 +13,9 @@ from rorqual_recipe.encodings import UnknownEncoding
 from rorqual_recipe.model import ServedModel, load_served_model
 from rorqual_recipe.model_files import BadModelDirectory
 from rorqual_recipe.settings import RecipeSettings
-from rorqual_recipe.tokens import encoder as encoders
-from rorqual_recipe.tokens.encoder import HuggingFaceEncoder, make_text_encoder
+from rorqual_recipe.tokens import select
+from rorqual_recipe.tokens.encoder import FastEncoder, HuggingFaceEncoder
+from rorqual_recipe.tokens.select import make_text_encoder
 
 
 @pytest.fixture
@@ -105,12 +106,12 @@ def test_an_encoder_that_differs_is_not_used(
 ) -> None:
     tokenizer = json.loads((model_dir / "tokenizer.json").read_text())
 
-    class Wrong(encoders.FastEncoder):
+    class Wrong(FastEncoder):
         def encode(self, texts):
             return [ids[::-1] for ids in super().encode(texts)]
 
-    monkeypatch.setattr(encoders, "FastEncoder", Wrong)
+    monkeypatch.setattr(select, "FastEncoder", Wrong)
     assert make_text_encoder(tokenizer, prefer_fast=True).name == "tokenizers"
-    monkeypatch.setattr(encoders, "FastEncoder", lambda *_: 1 / 0)
+    monkeypatch.setattr(select, "FastEncoder", lambda *_: 1 / 0)
     assert make_text_encoder(tokenizer, prefer_fast=True).name == "tokenizers"
     assert make_text_encoder(tokenizer, prefer_fast=False).name == "tokenizers"

@@ -42,7 +42,7 @@ def make_vocabulary(tokenizer: Mapping[str, Any], added: Sequence[AddedToken]) -
     byte_level = "ByteLevel" in kinds
     if not byte_level and not {"ByteFallback", "Metaspace"} & kinds:
         raise UnsupportedDecoder(f"decoder of kinds {sorted(kinds)}")
-    to_bytes = _byte_level_bytes if byte_level else _sentencepiece_bytes
+    to_bytes = byte_level_bytes if byte_level else _sentencepiece_bytes
     size = 1 + max([*vocab.values(), *(token.token_id for token in added)])
     table = [b""] * size
     for token, token_id in vocab.items():
@@ -72,7 +72,8 @@ def _byte_of_char() -> dict[str, int]:
     return table | {chr(256 + index): byte for index, byte in enumerate(others)}
 
 
-def _byte_level_bytes(token: str) -> bytes:
+def byte_level_bytes(token: str) -> bytes:
+    """The bytes a byte-level token stands for; a token outside that alphabet spells itself."""
     table = _byte_of_char()
     try:
         return bytes([table[char] for char in token])
