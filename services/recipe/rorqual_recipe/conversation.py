@@ -92,6 +92,7 @@ class Message:
     reasoning: what the assistant thought before it spoke; None when unknown, "" when nothing.
     is_prefix: the last message, an assistant's, which the answer continues.
     declared_tools: tools that the model learns about here (deferred ones).
+    stays_in_place: a system message between turns that no encoding may move to the head.
     """
 
     role: Role
@@ -103,6 +104,7 @@ class Message:
     is_prefix: bool = False
     is_error: bool = False
     declared_tools: tuple[Tool, ...] = ()
+    stays_in_place: bool = False
 
 
 class ToolChoiceMode(StrEnum):
@@ -186,6 +188,7 @@ class SamplingOptions:
     """What the client asked for; None = the model's or the service's default.
 
     logit_bias: (token id, bias in [-100, 100]).
+    lowers_max_tokens: max_tokens above the model's own bound is lowered to it, else refused.
     """
 
     temperature: float | None = None
@@ -199,6 +202,7 @@ class SamplingOptions:
     seed: int | None = None
     max_tokens: int | None = None
     max_tokens_param: str = "max_tokens"
+    lowers_max_tokens: bool = False
     min_tokens: int = 0
     ignore_eos: bool = False
     logprobs: bool = False
