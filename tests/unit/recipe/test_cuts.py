@@ -1,0 +1,131 @@
+"""Cuts of long texts: the pieces give the ids of the whole."""
+
+from __future__ import annotations
+
+import json
+from functools import cache
+from itertools import product
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from rorqual_recipe.tokens.cuts import CUTS_BY_PATTERN, GPT2, CutRule, find_cut_rule
+from rorqual_recipe.tokens.encoder import HuggingFaceEncoder
+from rorqual_recipe.tokens.layers import CuttingEncoder
+from tokenizers import Tokenizer
+
+from tests.support.chat_model_dir import make_chat_tokenizer
+
+BYTES = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False}
+GPT2_STAGE = {**BYTES, "use_regex": True}
+DIGITS = {"type": "Digits", "individual_digits": True}
+# One or more of every kind of character that a known pattern tells apart.
+ALPHABET = "sA1 \n\r\t.'/\u00e9\u0301\u6f22\uff0c\x00"
+
+
+def split(pattern: str, **changes: object) -> dict[str, Any]:
+    isolated = {"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated"}
+    return {**isolated, "invert": False, **changes}
+
+
+def sequence(*stages: dict[str, Any]) -> dict[str, Any]:
+    return {"type": "Sequence", "pretokenizers": list(stages)}
+
+
+DEEPSEEK_STAGES = (
+    split(r"\p{N}{1,3}"),
+    split("[\u4e00-\u9fa5\u3040-\u309f\u30a0-\u30ff]+"),
+    split([pattern for pattern in CUTS_BY_PATTERN if r"][A-Za-z]+|" in pattern][-1]),
+)
+KNOWN = {
+    **{f"pattern {n}": sequence(split(p), BYTES) for n, p in enumerate(CUTS_BY_PATTERN)},
+    "GPT-2": GPT2_STAGE,
+    "digits, then GPT-2": sequence(DIGITS, GPT2_STAGE),
+    "DeepSeek": sequence(*DEEPSEEK_STAGES, BYTES),
+}
+UNKNOWN = {
+    "none": None,
+    "another pattern": split(r"\s+|\w+"),
+    "a pattern that drops what it doesn't match": split(GPT2, behavior="Removed", invert=True),
+    "a space before each piece": {**GPT2_STAGE, "add_prefix_space": True},
+    "an unknown stage": sequence({"type": "Punctuation", "behavior": "Isolated"}, GPT2_STAGE),
+    "bytes before the pattern": sequence(BYTES, split(GPT2)),
+    "no pattern": sequence(DIGITS, BYTES),
+}
+
+
+def tokenizer_json(pre_tokenizer: dict[str, Any] | None, **changes: object) -> dict[str, Any]:
+    return {**json.loads(make_chat_tokenizer().to_str()), "pre_tokenizer": pre_tokenizer, **changes}
+
+
+def known_rule(pre_tokenizer: dict[str, Any]) -> CutRule:
+    rule = find_cut_rule(tokenizer_json(pre_tokenizer))
+    assert rule is not None
+    return rule
+
+
+@pytest.mark.parametrize("name", KNOWN)
+def test_no_short_text_is_cut_inside_a_pre_token(name: str) -> None:
+    """Every text of four characters, one of each kind, at each of its cuts."""
+    rule = known_rule(KNOWN[name])
+    stages = Tokenizer.from_str(json.dumps(tokenizer_json(KNOWN[name]))).pre_tokenizer
+
+    @cache
+    def pre_tokens(text: str) -> list[str]:
+        return [piece for piece, _ in stages.pre_tokenize_str(text)] if text else []
+
+    num_cuts = 0
+    for characters in product(ALPHABET, repeat=4):
+        text = "".join(characters)
+        for match in rule.cut.finditer(text):
+            num_cuts += 1
+            before, behind = text[: match.start()], text[match.start() :]
+            assert pre_tokens(before) + pre_tokens(behind) == pre_tokens(text), (before, behind)
+    assert num_cuts > 1000
+
+
+@pytest.fixture(scope="module", params=["DeepSeek", "digits, then GPT-2"])
+def encoders(request: pytest.FixtureRequest) -> tuple[CuttingEncoder, HuggingFaceEncoder]:
+    tokenizer = tokenizer_json(KNOWN[request.param], normalizer={"type": "NFC"})
+    reference = HuggingFaceEncoder(tokenizer)
+    rule = find_cut_rule(tokenizer)
+    assert rule is not None
+    return CuttingEncoder(reference, rule, piece_chars=1), reference
+
+
+@given(st.lists(st.text(ALPHABET + "aez“”🇫🇷\u2028\u0338=>", max_size=40) | st.text(max_size=20)))
+@settings(max_examples=150, deadline=None)
+def test_pieces_give_the_ids_of_the_whole(encoders, texts: list[str]) -> None:
+    cutting, reference = encoders
+    pairs = zip(cutting.encode(texts), reference.encode(texts), strict=True)
+    assert all(ours.tolist() == theirs.tolist() for ours, theirs in pairs)
+
+
+@pytest.mark.parametrize("name", UNKNOWN)
+def test_an_unknown_pre_tokeniser_is_not_cut(name: str) -> None:
+    assert find_cut_rule(tokenizer_json(UNKNOWN[name])) is None
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"normalizer": {"type": "Lowercase"}},
+        {"normalizer": {"type": "Sequence", "normalizers": [{"type": "Prepend"}]}},
+        {"model": {"type": "Unigram", "vocab": []}},
+        {"model": {"type": "BPE", "vocab": {}, "merges": [], "dropout": 0.1}},
+    ],
+)
+def test_an_unknown_normaliser_or_model_is_not_cut(changes: dict[str, Any]) -> None:
+    assert find_cut_rule(tokenizer_json(GPT2_STAGE)) is not None
+    assert find_cut_rule(tokenizer_json(GPT2_STAGE, **changes)) is None
+
+
+@given(st.text(" ab\n", min_size=1, max_size=300), st.text(" ab\n", max_size=50))
+def test_texts_that_begin_alike_share_their_first_pieces(text: str, more: str) -> None:
+    """What keeps the cache useful while one text grows."""
+    rule = known_rule(GPT2_STAGE)
+    pieces, longer = rule.pieces(text, 16), rule.pieces(text + more, 16)
+    assert "".join(pieces) == text
+    assert all(len(piece) >= 16 for piece in pieces[:-1])
+    assert longer[: len(pieces) - 1] == pieces[:-1]
