@@ -8,33 +8,23 @@ from starlette.exceptions import HTTPException
 
 from rorqual_gateway import openapi
 from rorqual_gateway.convert import Model
-from rorqual_gateway.errors import HttpError, plain_error, render_error
-from rorqual_gateway.exchange import ChatResponse
+from rorqual_gateway.dialects import Dialect
+from rorqual_gateway.endpoints import dialect_of
+from rorqual_gateway.errors import HttpError
+from rorqual_gateway.models import model_list, model_object
 from rorqual_gateway.request_ids import name_request
+from rorqual_gateway.routes import add_api_routes
 from rorqual_gateway.service import GatewayService
 
 
 def make_app(gateway: GatewayService, *, version: str) -> FastAPI:
     """All routes of one gateway."""
     app = FastAPI(title="Rorqual", version=version, docs_url=None, redoc_url=None)
-    _add_chat_route(app, gateway)
+    add_api_routes(app, gateway)
     _add_model_routes(app, gateway)
     _add_operator_routes(app, gateway)
     app.add_exception_handler(HTTPException, _on_http_exception)
     return app
-
-
-def _add_chat_route(app: FastAPI, gateway: GatewayService) -> None:
-    @app.post(
-        "/v1/chat/completions",
-        summary="Create a chat completion",
-        openapi_extra={"requestBody": openapi.CHAT_REQUEST_BODY},
-        responses=openapi.CHAT_RESPONSES,
-        response_class=JSONResponse,
-        operation_id="createChatCompletion",
-    )
-    async def chat() -> Response:
-        return ChatResponse(gateway)
 
 
 def _add_model_routes(app: FastAPI, gateway: GatewayService) -> None:
@@ -43,7 +33,7 @@ def _add_model_routes(app: FastAPI, gateway: GatewayService) -> None:
         models, refusal = await _models_for(gateway, request)
         if refusal is not None:
             return refusal
-        body = {"object": "list", "data": [_model_object(model) for model in models]}
+        body = model_list(models, _dialect_of(request))
         return JSONResponse(body, headers=_ids_of(request))
 
     @app.get("/v1/models/{model_id:path}", summary="One model", responses=openapi.ERRORS)
@@ -51,11 +41,12 @@ def _add_model_routes(app: FastAPI, gateway: GatewayService) -> None:
         models, refusal = await _models_for(gateway, request)
         if refusal is not None:
             return refusal
+        dialect = _dialect_of(request)
         for model in models:
             if model.id == model_id:
-                return JSONResponse(_model_object(model), headers=_ids_of(request))
+                return JSONResponse(model_object(model, dialect), headers=_ids_of(request))
         missing = NotFound(f"The model '{model_id[:200]}' does not exist", param="model")
-        return _error_response(render_error(missing), request)
+        return _error_response(dialect.render_error(missing), request)
 
 
 def _add_operator_routes(app: FastAPI, gateway: GatewayService) -> None:
@@ -86,7 +77,7 @@ def _add_operator_routes(app: FastAPI, gateway: GatewayService) -> None:
 async def _on_http_exception(request: Request, error: Exception) -> Response:
     """Unknown paths and methods, in the shape of all other errors."""
     assert isinstance(error, HTTPException)
-    rendered = plain_error(
+    rendered = _dialect_of(request).plain_error(
         error.status_code, f"{request.method} {request.url.path[:200]}: {error.detail}"
     )
     response = _error_response(rendered, request)
@@ -97,21 +88,16 @@ async def _on_http_exception(request: Request, error: Exception) -> Response:
 async def _models_for(
     gateway: GatewayService, request: Request
 ) -> tuple[list[Model], Response | None]:
+    headers = request.headers
     try:
-        gateway.keys.tenant_of(request.headers.get("authorization", ""))
+        gateway.keys.tenant_of(headers.get("authorization", ""), headers.get("x-api-key", ""))
         return await gateway.models(), None
     except ServingError as err:
-        return [], _error_response(render_error(err), request)
+        return [], _error_response(_dialect_of(request).render_error(err), request)
 
 
-def _model_object(model: Model) -> dict[str, object]:
-    return {
-        "id": model.id,
-        "object": "model",
-        "created": model.created_unix_s,
-        "owned_by": "rorqual",
-        "max_model_len": model.max_context_tokens,
-    }
+def _dialect_of(request: Request) -> Dialect:
+    return dialect_of(request.url.path, request.headers)
 
 
 def _error_response(error: HttpError, request: Request) -> Response:
@@ -124,7 +110,9 @@ def _error_response(error: HttpError, request: Request) -> Response:
 
 
 def _ids_of(request: Request) -> dict[str, str]:
-    return {"X-Request-Id": name_request(request.headers.get("x-request-id", "")).echoed}
+    name = name_request(request.headers.get("x-request-id", "")).echoed
+    headers = _dialect_of(request).id_headers(name)
+    return {key.decode(): value.decode() for key, value in headers}
 
 
 def _not_now(body: dict[str, object]) -> Response:

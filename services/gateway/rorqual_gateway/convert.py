@@ -2,10 +2,11 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
+from rorqual_proto.v1 import recipe_pb2
 from rorqual_proto.v1.load_pb2 import LoadReport
 from rorqual_proto.v1.recipe_pb2 import (
-    PROTOCOL_CHAT_COMPLETIONS,
     EncodeReply,
     EncodeRequest,
     EventBatch,
@@ -16,11 +17,13 @@ from rorqual_proto.v1.recipe_pb2 import (
     ResendEventsReply,
     ResendEventsRequest,
     StreamEvents,
+    Usage,
 )
 from rorqual_proto.v1.router_pb2 import CancelRequest, SubmitReply, SubmitRequest
 from rorqual_proto.v1.tensor_pb2 import Payload
 from rorqual_runtime.errors import ErrorCode, ServingError, error_to_wire
 
+from rorqual_gateway.endpoints import Endpoint
 from rorqual_gateway.errors import HttpError, RequestFailed
 from rorqual_gateway.sinks import Event, TokenUsage
 
@@ -52,6 +55,14 @@ class EncodedRequest:
 
 
 @dataclass(frozen=True, slots=True)
+class DirectAnswer:
+    """An answer that needed no generation."""
+
+    http_status: int
+    body: Payload
+
+
+@dataclass(frozen=True, slots=True)
 class Model:
     """A served model."""
 
@@ -61,23 +72,37 @@ class Model:
 
 
 def encode_request(
-    request_id: str, body: Payload, *, tenant: str, gateway_id: str, deadline_unix_s: float
+    request_id: str,
+    endpoint: Endpoint,
+    body: Payload,
+    *,
+    resource: str,
+    tenant: str,
+    gateway_id: str,
+    deadline_unix_s: float,
 ) -> EncodeRequest:
-    """A Chat Completions body for recipe."""
+    """A client's body for recipe."""
     return EncodeRequest(
         request_id=request_id,
-        protocol=PROTOCOL_CHAT_COMPLETIONS,
+        protocol=_protocol_to_wire(endpoint),
         body=body,
+        resource=resource,
         tenant=tenant,
         gateway_id=gateway_id,
         deadline_unix_s=deadline_unix_s,
     )
 
 
-def encoded_from_wire(reply: EncodeReply) -> EncodedRequest:
-    """The encoded request. Raises: RequestFailed with recipe's error."""
+def _protocol_to_wire(endpoint: Endpoint) -> Any:
+    return recipe_pb2.Protocol.Value(f"PROTOCOL_{endpoint.name}")
+
+
+def encoded_from_wire(reply: EncodeReply) -> EncodedRequest | DirectAnswer:
+    """What recipe made of a body. Raises: RequestFailed with recipe's error."""
     if reply.HasField("error"):
         raise RequestFailed(error_from_wire(reply.error))
+    if reply.HasField("answer"):
+        return DirectAnswer(reply.answer.http_status, reply.answer.body)
     encoded = reply.encoded
     first = encoded.generations[0]
     return EncodedRequest(
@@ -100,10 +125,12 @@ def error_from_wire(error: ProtocolError) -> HttpError:
     )
 
 
-def render_error_request(request_id: str, error: ServingError) -> RenderErrorRequest:
+def render_error_request(
+    request_id: str, endpoint: Endpoint, error: ServingError
+) -> RenderErrorRequest:
     """Asks recipe to put an error into the caller's protocol."""
     return RenderErrorRequest(
-        request_id=request_id, protocol=PROTOCOL_CHAT_COMPLETIONS, error=error_to_wire(error)
+        request_id=request_id, protocol=_protocol_to_wire(endpoint), error=error_to_wire(error)
     )
 
 
@@ -124,16 +151,25 @@ def events_from_wire(batch: EventBatch) -> Iterator[tuple[str, Event]]:
 
 
 def _event_from_wire(stream: StreamEvents) -> Event:
+    usage = _usage_from_wire(stream.usage) if stream.HasField("usage") else None
     if not stream.done:
-        return Event(stream.seq, stream.data)
-    usage = stream.usage
+        return Event(stream.seq, stream.data, usage=usage)
     return Event(
         seq=stream.seq,
         data=stream.data,
         done=True,
         error=error_from_wire(stream.error) if stream.HasField("error") else None,
-        usage=TokenUsage(usage.prompt_tokens, usage.cached_tokens, usage.completion_tokens),
+        usage=usage,
         finish_reasons=tuple(stream.finish_reasons),
+    )
+
+
+def _usage_from_wire(usage: Usage) -> TokenUsage:
+    return TokenUsage(
+        usage.prompt_tokens,
+        usage.cached_tokens,
+        usage.completion_tokens,
+        usage.reasoning_tokens,
     )
 
 

@@ -1,12 +1,8 @@
-"""One chat request from its first byte to its last, whatever happens in between."""
+"""One request of any protocol from its first byte to its last, whatever happens in between."""
 
 import asyncio
-import json
-from collections.abc import Sequence
-from typing import Any
 
-from opentelemetry import trace
-from opentelemetry.trace import Span, SpanKind, Status, StatusCode
+from opentelemetry.trace import SpanKind
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 from rorqual_runtime.context import inherit_deadline
 from rorqual_runtime.errors import DeadlineExceeded, Internal, ServingError
@@ -16,92 +12,133 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from rorqual_gateway import http_io
-from rorqual_gateway.convert import EncodedRequest
-from rorqual_gateway.errors import HttpError, RequestFailed, render_error
+from rorqual_gateway.convert import DirectAnswer, EncodedRequest
+from rorqual_gateway.endpoints import Endpoint
+from rorqual_gateway.errors import RequestFailed
 from rorqual_gateway.feed import EventFeed
+from rorqual_gateway.http_answer import HttpAnswer
 from rorqual_gateway.http_io import ClientGone
-from rorqual_gateway.metrics import RequestMetrics
+from rorqual_gateway.observation import Observation
 from rorqual_gateway.request_ids import RequestIds, name_request
 from rorqual_gateway.service import GatewayService
 from rorqual_gateway.sinks import Event, EventSink
 
 log = get_logger(__name__)
 
-KEEPALIVE = b": keep-alive\n\n"
-MAX_WARNING_HEADER_BYTES = 1024
 _propagator = TraceContextTextMapPropagator()
 
 
-class ChatResponse(Response):
-    """Hands an admitted-to-routing request to its exchange as plain ASGI."""
+class ApiResponse(Response):
+    """Hands a routed request to its exchange as plain ASGI.
 
-    def __init__(self, gateway: GatewayService) -> None:
+    resource: the id in the path. query: stands in for the body of a request without one.
+    """
+
+    def __init__(
+        self,
+        gateway: GatewayService,
+        endpoint: Endpoint,
+        *,
+        resource: str = "",
+        query: bytes | None = None,
+    ) -> None:
         super().__init__()
         self._gateway = gateway
+        self._endpoint = endpoint
+        self._resource = resource
+        self._query = query
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer the request."""
-        await ChatExchange(self._gateway, scope, receive, send).run()
+        exchange = Exchange(self._gateway, self._endpoint, scope, receive, send)
+        await exchange.run(self._resource, self._query)
 
 
-class ChatExchange:
+class Exchange:
     """State of one request. Every exit path frees the sink, and cancels what is under way."""
 
-    def __init__(self, gateway: GatewayService, scope: Scope, receive: Receive, send: Send) -> None:
+    def __init__(
+        self,
+        gateway: GatewayService,
+        endpoint: Endpoint,
+        scope: Scope,
+        receive: Receive,
+        send: Send,
+    ) -> None:
         self._gateway = gateway
+        self._endpoint = endpoint
         self._settings = gateway.settings
         self._receive = receive
         self._send = send
         self._headers = Headers(scope=scope)
         self._ids: RequestIds = name_request(self._headers.get("x-request-id", ""))
-        self._started_s = gateway.clock.monotonic_s()
-        self._model = ""
-        self._warnings: Sequence[str] = ()
-        self._trace_id = ""
+        self._http = HttpAnswer(
+            send, endpoint.dialect, gateway.metrics, request_id=self._ids.echoed
+        )
         self._in_flight = False
-        self._has_responded = False
-        self._last_event_s: float | None = None
+        self._observed: Observation
 
-    async def run(self) -> None:
+    async def run(self, resource: str, query: bytes | None) -> None:
         """Answer; an error goes out as HTTP status, or as an event once streaming has begun."""
-        parent = _propagator.extract(self._headers)
-        tracer = self._gateway.tracer
+        request_id = self._ids.request_id
         with (
-            tracer.start_as_current_span(
-                "chat", context=parent, kind=SpanKind.SERVER, record_exception=False
+            self._gateway.tracer.start_as_current_span(
+                self._endpoint.operation,
+                context=_propagator.extract(self._headers),
+                kind=SpanKind.SERVER,
+                record_exception=False,
             ) as span,
-            bind_request_id(self._ids.request_id),
+            bind_request_id(request_id),
         ):
-            self._trace_id = f"{span.get_span_context().trace_id:032x}"
-            span.set_attribute("gen_ai.operation.name", "chat")
-            span.set_attribute("gen_ai.provider.name", "rorqual")
-            span.set_attribute("rorqual.request_id", self._ids.request_id)
-            try:
-                await self._admit()
-            except ClientGone:
-                span.set_attribute("rorqual.outcome", "client_gone")
-            except RequestFailed as failure:
-                await self._fail(failure.error)
-            except ServingError as err:
-                await self._fail(render_error(err))
-            except Exception:
-                log.exception("a chat request failed")
-                await self._fail(render_error(Internal()))
-
-    async def _admit(self) -> None:
-        with self._gateway.admission.slot():
-            tenant = self._gateway.keys.tenant_of(self._headers.get("authorization", ""))
-            body = await http_io.read_body(
-                self._receive,
-                self._headers,
-                max_bytes=self._settings.max_body_bytes,
-                timeout_s=self._settings.body_timeout_s,
+            self._http.trace_id = f"{span.get_span_context().trace_id:032x}"
+            self._observed = Observation(
+                self._endpoint, span, self._gateway.metrics, self._gateway.clock, request_id
             )
-            with self._gateway.open_sink(self._ids.request_id) as sink:
-                await self._answer_unless_gone(body, tenant, sink)
+            try:
+                await self._run_or_fail(resource, query)
+            finally:
+                self._observed.ended()
 
-    async def _answer_unless_gone(self, body: bytes, tenant: str, sink: EventSink) -> None:
-        answer = asyncio.create_task(self._answer_in_time(body, tenant, sink))
+    async def _run_or_fail(self, resource: str, query: bytes | None) -> None:
+        try:
+            await self._admit(resource, query)
+        except ClientGone:
+            self._observed.client_gone()
+        except RequestFailed as failure:
+            self._observed.failed(failure.error.code)
+            await self._http.fail(failure.error)
+        except ServingError as err:
+            await self._fail(err)
+        except Exception:
+            log.exception("a request failed")
+            await self._fail(Internal())
+
+    async def _fail(self, error: ServingError) -> None:
+        self._observed.failed(error.code.name)
+        dialect = self._endpoint.dialect
+        await self._http.fail(dialect.render_error(error, self._http.num_frames))
+
+    async def _admit(self, resource: str, query: bytes | None) -> None:
+        with self._gateway.admission.slot():
+            tenant = self._gateway.keys.tenant_of(
+                self._headers.get("authorization", ""), self._headers.get("x-api-key", "")
+            )
+            body = query if query is not None else await self._read_body()
+            with self._gateway.open_sink(self._ids.request_id) as sink:
+                await self._answer_unless_gone(body, resource, tenant, sink)
+
+    async def _read_body(self) -> bytes:
+        return await http_io.read_body(
+            self._receive,
+            self._headers,
+            max_bytes=self._settings.max_body_bytes,
+            timeout_s=self._settings.body_timeout_s,
+        )
+
+    async def _answer_unless_gone(
+        self, body: bytes, resource: str, tenant: str, sink: EventSink
+    ) -> None:
+        answer = asyncio.create_task(self._answer_in_time(body, resource, tenant, sink))
         gone = asyncio.create_task(http_io.wait_disconnect(self._receive))
         overflow = asyncio.create_task(sink.overflowed.wait())
         tasks = (answer, gone, overflow)
@@ -127,180 +164,107 @@ class ChatExchange:
 
     def _cancel(self, reason: str) -> None:
         self._in_flight = False
-        self._gateway.metrics.count_cancel(self._model, reason)
+        self._observed.cancelled(reason)
         self._gateway.cancel_soon(self._ids.request_id, reason)
 
-    async def _answer_in_time(self, body: bytes, tenant: str, sink: EventSink) -> None:
+    async def _answer_in_time(
+        self, body: bytes, resource: str, tenant: str, sink: EventSink
+    ) -> None:
         timeout_s = self._settings.request_timeout_s
         deadline_unix_s = self._gateway.clock.now_unix_s() + timeout_s
         scope = asyncio.timeout(timeout_s)
         try:
             async with scope:
                 with inherit_deadline(deadline_unix_s):
-                    await self._answer(body, tenant, sink, deadline_unix_s)
+                    found = await self._read(body, resource, tenant, deadline_unix_s)
+                    await self._answer(found, sink)
         except TimeoutError:
             if not scope.expired():
                 raise
             raise DeadlineExceeded(f"no complete answer within {timeout_s:g} s") from None
 
-    async def _answer(
-        self, body: bytes, tenant: str, sink: EventSink, deadline_unix_s: float
-    ) -> None:
+    async def _read(
+        self, body: bytes, resource: str, tenant: str, deadline_unix_s: float
+    ) -> EncodedRequest | DirectAnswer:
         self._in_flight = True
         try:
-            encoded = await self._gateway.encode(
-                self._ids.request_id, body, tenant=tenant, deadline_unix_s=deadline_unix_s
+            return await self._gateway.encode(
+                self._ids.request_id,
+                self._endpoint,
+                body,
+                resource=resource,
+                tenant=tenant,
+                deadline_unix_s=deadline_unix_s,
             )
         except RequestFailed:
             self._in_flight = False
             raise
-        self._note_encoded(encoded)
-        with self._gateway.metrics.request(encoded.model) as meters:
-            try:
-                await self._gateway.submit(encoded)
-            except ServingError as err:
-                rendered = await self._gateway.render_error(self._ids.request_id, err)
-                raise RequestFailed(rendered) from err
-            feed = EventFeed(self._gateway, sink, self._ids.request_id, encoded.recipe_id)
-            if encoded.stream:
-                await self._stream(feed, meters)
+
+    async def _answer(self, found: EncodedRequest | DirectAnswer, sink: EventSink) -> None:
+        if isinstance(found, DirectAnswer):
+            self._in_flight = False
+            body = await self._gateway.read_answer(found)
+            await self._http.send_body(found.http_status, body)
+            return
+        self._http.warnings = found.warnings
+        with self._observed.generation(found):
+            await self._submit(found)
+            feed = EventFeed(self._gateway, sink, self._ids.request_id, found.recipe_id)
+            if found.stream:
+                await self._stream(feed)
             else:
                 sink.max_bytes = self._settings.max_answer_bytes
-                await self._collect(feed, meters)
+                await self._collect(feed)
 
-    def _note_encoded(self, encoded: EncodedRequest) -> None:
-        self._model = encoded.model
-        self._warnings = encoded.warnings
-        span = trace.get_current_span()
-        span.update_name(f"chat {encoded.model}")
-        span.set_attribute("gen_ai.request.model", encoded.model)
-        span.set_attribute("gen_ai.request.max_tokens", encoded.max_new_tokens)
-        span.set_attribute("gen_ai.request.choice.count", encoded.num_choices)
-        span.set_attribute("gen_ai.response.id", f"chatcmpl-{self._ids.request_id}")
+    async def _submit(self, encoded: EncodedRequest) -> None:
+        try:
+            await self._gateway.submit(encoded)
+        except ServingError as err:
+            rendered = await self._gateway.render_error(self._ids.request_id, self._endpoint, err)
+            raise RequestFailed(rendered) from err
 
-    async def _stream(self, feed: EventFeed, meters: RequestMetrics) -> None:
+    async def _stream(self, feed: EventFeed) -> None:
         while True:
             events = await feed.next()
             if not events:
-                await self._start_stream()
-                await http_io.send_chunk(self._send, KEEPALIVE, more=True)
+                await self._http.keep_alive()
                 continue
-            self._note_arrival(meters)
+            self._observed.taken(events)
             last = events[-1]
-            if last.error is not None and not self._has_responded:
+            if last.error is not None and not self._http.has_begun:
                 raise self._failed(last)
-            await self._start_stream()
-            chunk = b"".join(frame for event in events for frame in event.data)
-            if last.error is not None:
-                await http_io.send_chunk(self._send, chunk, more=True) if chunk else None
-                raise self._failed(last)
-            if last.done:
-                self._finish(last, meters)
-                await http_io.send_chunk(self._send, chunk, more=False)
+            frames = [frame for event in events for frame in event.data]
+            if last.done and last.error is None:
+                self._finish(last)
+                await self._http.send_frames(frames, more=False)
                 return
-            if chunk:
-                await http_io.send_chunk(self._send, chunk, more=True)
+            await self._http.send_frames(frames, more=True)
+            if last.error is not None:
+                raise self._failed(last)
 
-    async def _collect(self, feed: EventFeed, meters: RequestMetrics) -> None:
+    async def _collect(self, feed: EventFeed) -> None:
         parts: list[bytes] = []
         while True:
             events = await feed.next()
             if not events:
                 continue
-            self._note_arrival(meters)
+            self._observed.taken(events)
             parts += [part for event in events for part in event.data]
             last = events[-1]
             if not last.done:
                 continue
             if last.error is not None:
                 raise self._failed(last)
-            self._finish(last, meters)
-            self._has_responded = True
-            self._gateway.metrics.count_response(200)
-            await http_io.send_whole(self._send, 200, b"".join(parts), self._answer_headers())
+            self._finish(last)
+            await self._http.send_body(200, b"".join(parts))
             return
 
-    def _note_arrival(self, meters: RequestMetrics) -> None:
-        now_s = self._gateway.clock.monotonic_s()
-        if self._last_event_s is None:
-            ttft_s = now_s - self._started_s
-            meters.first_token(ttft_s)
-            span = trace.get_current_span()
-            span.set_attribute("gen_ai.response.time_to_first_chunk", ttft_s)
-        else:
-            meters.gap(now_s - self._last_event_s)
-        self._last_event_s = now_s
-
-    def _finish(self, last: Event, meters: RequestMetrics) -> None:
+    def _finish(self, last: Event) -> None:
         self._in_flight = False
-        usage = last.usage
-        assert usage is not None
-        meters.finished(
-            usage,
-            tuple(last.finish_reasons),
-            self._gateway.clock.monotonic_s() - self._started_s,
-        )
-        span = trace.get_current_span()
-        _note_usage(span, last)
-        span.set_attribute("gen_ai.response.finish_reasons", list(last.finish_reasons))
+        self._observed.finished(last)
 
     def _failed(self, last: Event) -> RequestFailed:
         """Recipe has ended the request and told everybody already."""
         self._in_flight = False
         assert last.error is not None
-        _note_usage(trace.get_current_span(), last)
         return RequestFailed(last.error)
-
-    async def _start_stream(self) -> None:
-        if self._has_responded:
-            return
-        self._has_responded = True
-        self._gateway.metrics.count_response(200)
-        headers = [
-            (b"content-type", b"text/event-stream; charset=utf-8"),
-            (b"cache-control", b"no-cache"),
-            (b"x-accel-buffering", b"no"),
-            *self._answer_headers(),
-        ]
-        await http_io.start_response(self._send, 200, headers)
-
-    async def _fail(self, error: HttpError) -> None:
-        span = trace.get_current_span()
-        span.set_status(Status(StatusCode.ERROR, error.code))
-        span.set_attribute("error.type", error.code)
-        self._gateway.metrics.count_failure(self._model, error.code)
-        if self._has_responded:
-            await http_io.send_chunk(self._send, error.sse_frames, more=False)
-            return
-        self._has_responded = True
-        self._gateway.metrics.count_response(error.status)
-        headers = [*http_io.error_headers(error), *self._answer_headers()]
-        await http_io.send_whole(self._send, error.status, error.body, headers)
-
-    def _answer_headers(self) -> http_io.Headers:
-        headers = [
-            (b"x-request-id", self._ids.echoed.encode()),
-            (b"x-trace-id", self._trace_id.encode()),
-        ]
-        if self._warnings:
-            headers.append((b"x-rorqual-warnings", _warnings_header(self._warnings)))
-        return headers
-
-
-def _warnings_header(warnings: Sequence[str]) -> bytes:
-    """A JSON list in ASCII of as many warnings as fit."""
-    for num_shown in range(len(warnings), 0, -1):
-        text = json.dumps(warnings[:num_shown]).encode()
-        if len(text) <= MAX_WARNING_HEADER_BYTES:
-            return text
-    return b"[]"
-
-
-def _note_usage(span: Span, last: Event) -> None:
-    if last.usage is not None:
-        counts: dict[str, Any] = {
-            "gen_ai.usage.input_tokens": last.usage.prompt_tokens,
-            "gen_ai.usage.output_tokens": last.usage.completion_tokens,
-            "gen_ai.usage.cache_read.input_tokens": last.usage.cached_tokens,
-        }
-        span.set_attributes(counts)

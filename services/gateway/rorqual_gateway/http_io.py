@@ -7,9 +7,8 @@ from typing import Any
 from rorqual_runtime.errors import DeadlineExceeded, InvalidRequest, RequestTooLarge
 from starlette.types import Receive, Send
 
+from rorqual_gateway.dialects import Headers
 from rorqual_gateway.errors import HttpError
-
-Headers = list[tuple[bytes, bytes]]
 
 
 class ClientGone(Exception):

@@ -24,25 +24,38 @@ def parse_api_keys(text: str) -> dict[str, str]:
 
 
 class KeyRing:
-    """Maps a request's Authorization header to its tenant."""
+    """Maps what a request presents as its key to its tenant."""
 
     def __init__(self, keys: Mapping[str, str]) -> None:
         self._keys = [(key.encode(), tenant) for key, tenant in keys.items()]
 
-    def tenant_of(self, authorization: str) -> str:
+    def tenant_of(self, authorization: str, api_key: str = "") -> str:
         """Tenant name; all callers are one tenant when no keys are set.
 
+        authorization: `Bearer <key>`; api_key: the `x-api-key` header. Either one is enough.
         Takes the same time for every wrong key. Raises: Unauthenticated.
         """
         if not self._keys:
             return ANONYMOUS
-        scheme, _, presented = authorization.partition(" ")
-        if scheme.lower() != "bearer" or not presented.strip():
-            raise Unauthenticated("an API key is required: send `Authorization: Bearer <key>`")
-        tenant = None
-        for key, name in self._keys:
-            if hmac.compare_digest(key, presented.strip().encode()):
-                tenant = name
+        presented = [key for key in (_bearer_key(authorization), api_key.strip()) if key]
+        if not presented:
+            raise Unauthenticated(
+                "an API key is required: send `Authorization: Bearer <key>` or `x-api-key: <key>`"
+            )
+        tenants = [self._tenant_of_key(key) for key in presented]
+        tenant = next((name for name in tenants if name is not None), None)
         if tenant is None:
             raise Unauthenticated("the API key is not known here")
         return tenant
+
+    def _tenant_of_key(self, presented: str) -> str | None:
+        tenant = None
+        for key, name in self._keys:
+            if hmac.compare_digest(key, presented.encode()):
+                tenant = name
+        return tenant
+
+
+def _bearer_key(authorization: str) -> str:
+    scheme, _, key = authorization.partition(" ")
+    return key.strip() if scheme.lower() == "bearer" else ""

@@ -35,6 +35,16 @@ class GatewayMetrics:
         self._cancelled = self._counter(
             "rorqual_requests_cancelled", "cancels sent by reason", "reason"
         )
+        self._reasoning = self._counter("rorqual_reasoning_tokens", "generated reasoning tokens")
+        self._tokens = self._counter(
+            "rorqual_tokens", "tokens by operation and type", "operation", "type"
+        )
+        self._duration_s = self._by_operation(
+            "gen_ai_server_request_duration_seconds", "whole request", "error_type"
+        )
+        self._first_token_s = self._by_operation(
+            "gen_ai_server_time_to_first_token_seconds", "time to first token"
+        )
         self._http = Counter(
             "rorqual_http_responses", "answers by status", ["status"], registry=self.registry
         )
@@ -47,6 +57,11 @@ class GatewayMetrics:
             name, text, ["model_name"], registry=self.registry, buckets=LATENCY_BUCKETS_S
         )
 
+    def _by_operation(self, name: str, text: str, *labels: str) -> Histogram:
+        """Under OpenTelemetry's GenAI names, as an exporter spells them for Prometheus."""
+        names = ["gen_ai_operation_name", "gen_ai_request_model", *labels]
+        return Histogram(name, text, names, registry=self.registry, buckets=LATENCY_BUCKETS_S)
+
     def _counter(self, name: str, text: str, *labels: str) -> Counter:
         return Counter(name, text, ["model_name", *labels], registry=self.registry)
 
@@ -54,9 +69,13 @@ class GatewayMetrics:
         """The text that Prometheus scrapes."""
         return generate_latest(self.registry)
 
-    def request(self, model: str) -> "RequestMetrics":
-        """Meters of one admitted request."""
-        return RequestMetrics(self, model)
+    def request(self, model: str, operation: str) -> "RequestMetrics":
+        """Meters of one request that is generated."""
+        return RequestMetrics(self, model, operation)
+
+    def request_ended(self, operation: str, model: str, error: str, duration_s: float) -> None:
+        """One request of any kind is over; error: why it failed, "" when it did not."""
+        self._duration_s.labels(operation, model, error).observe(duration_s)
 
     def count_response(self, status: int) -> None:
         """One HTTP answer has begun."""
@@ -75,9 +94,10 @@ class GatewayMetrics:
 class RequestMetrics:
     """Label lookups done once, so that a chunk costs one observation."""
 
-    def __init__(self, metrics: GatewayMetrics, model: str) -> None:
+    def __init__(self, metrics: GatewayMetrics, model: str, operation: str) -> None:
         self._metrics = metrics
         self._model = model
+        self._operation = operation
         self._running = metrics._running.labels(model)
         self._waiting = metrics._waiting.labels(model)
         self._itl_s = metrics._itl_s.labels(model)
@@ -97,21 +117,28 @@ class RequestMetrics:
         """The first content is here."""
         self._leave_waiting()
         self._metrics._ttft_s.labels(self._model).observe(ttft_s)
+        self._metrics._first_token_s.labels(self._operation, self._model).observe(ttft_s)
 
     def gap(self, gap_s: float) -> None:
         """Another chunk came `gap_s` after the one before."""
         self._itl_s.observe(gap_s)
 
-    def finished(self, usage: TokenUsage, reasons: tuple[str, ...], latency_s: float) -> None:
+    def finished(self, reasons: tuple[str, ...], latency_s: float) -> None:
         """The whole answer is out."""
+        self._metrics._e2e_s.labels(self._model).observe(latency_s)
+        for reason in reasons:
+            self._metrics._success.labels(self._model, reason).inc()
+
+    def used(self, usage: TokenUsage) -> None:
+        """Tokens of the request, complete or not."""
         metrics, model = self._metrics, self._model
-        metrics._e2e_s.labels(model).observe(latency_s)
         metrics._prompt.labels(model).inc(usage.prompt_tokens)
         metrics._generated.labels(model).inc(usage.completion_tokens)
+        metrics._reasoning.labels(model).inc(usage.reasoning_tokens)
         metrics._cache_queries.labels(model).inc(usage.prompt_tokens)
         metrics._cache_hits.labels(model).inc(usage.cached_tokens)
-        for reason in reasons:
-            metrics._success.labels(model, reason).inc()
+        metrics._tokens.labels(model, self._operation, "input").inc(usage.prompt_tokens)
+        metrics._tokens.labels(model, self._operation, "output").inc(usage.completion_tokens)
 
     def _leave_waiting(self) -> None:
         if self._is_waiting:

@@ -7,13 +7,14 @@ from rorqual_runtime import subjects
 from rorqual_runtime.bus import MessageContext
 from rorqual_runtime.errors import ServingError
 from rorqual_runtime.logs import get_logger
-from rorqual_runtime.payload import free_payload, put_payload
+from rorqual_runtime.payload import free_payload, get_payload, put_payload
 from rorqual_runtime.service import ServiceContext
 
 from rorqual_gateway import convert
 from rorqual_gateway.admission import Admission
 from rorqual_gateway.convert import (
     CancelRequest,
+    DirectAnswer,
     EncodedRequest,
     EncodeReply,
     EventBatch,
@@ -25,7 +26,8 @@ from rorqual_gateway.convert import (
     ResendEventsReply,
     SubmitReply,
 )
-from rorqual_gateway.errors import HttpError, render_error
+from rorqual_gateway.endpoints import Endpoint
+from rorqual_gateway.errors import HttpError
 from rorqual_gateway.keys import KeyRing, parse_api_keys
 from rorqual_gateway.metrics import GatewayMetrics
 from rorqual_gateway.readiness import FleetView
@@ -83,14 +85,23 @@ class GatewayService:
         return self._sinks.open(request_id, self.settings.max_stream_buffer_bytes)
 
     async def encode(
-        self, request_id: str, body: bytes, *, tenant: str, deadline_unix_s: float
-    ) -> EncodedRequest:
-        """Have recipe encode a body. Raises: RequestFailed, ServingError."""
+        self,
+        request_id: str,
+        endpoint: Endpoint,
+        body: bytes,
+        *,
+        resource: str,
+        tenant: str,
+        deadline_unix_s: float,
+    ) -> EncodedRequest | DirectAnswer:
+        """Have recipe read a body. Raises: RequestFailed, ServingError."""
         await self._ctx.bus.connection.wait_connected(self.settings.absent_timeout_s)
         payload = await put_payload(self._ctx.tensors, body)
         request = convert.encode_request(
             request_id,
+            endpoint,
             payload,
+            resource=resource,
             tenant=tenant,
             gateway_id=self._ctx.instance_id,
             deadline_unix_s=deadline_unix_s,
@@ -106,6 +117,12 @@ class GatewayService:
         finally:
             free_payload(self._ctx.tensors, payload)  # recipe may never have read it
         return convert.encoded_from_wire(reply)
+
+    async def read_answer(self, answer: DirectAnswer) -> bytes:
+        """The body of an answer without a generation. Raises: ServingError."""
+        return await get_payload(
+            self._ctx.tensors, answer.body, max_bytes=self.settings.max_answer_bytes
+        )
 
     async def submit(self, encoded: EncodedRequest) -> None:
         """Hand the generations to router. Raises: ServingError."""
@@ -128,20 +145,22 @@ class GatewayService:
         )
         return convert.resent_from_wire(reply)
 
-    async def render_error(self, request_id: str, error: ServingError) -> HttpError:
+    async def render_error(
+        self, request_id: str, endpoint: Endpoint, error: ServingError
+    ) -> HttpError:
         """The error as the protocol wants it; our own rendering when recipe can't be asked."""
         if not self._ctx.bus.is_connected:
-            return render_error(error)
+            return endpoint.dialect.render_error(error)
         try:
             reply = await self._ctx.bus.request(
                 subjects.recipe_render_error(),
-                convert.render_error_request(request_id, error),
+                convert.render_error_request(request_id, endpoint, error),
                 ProtocolError,
                 timeout_s=RENDER_TIMEOUT_S,
                 absent_timeout_s=0.0,
             )
         except ServingError:
-            return render_error(error)
+            return endpoint.dialect.render_error(error)
         return convert.error_from_wire(reply)
 
     async def cancel(self, request_id: str, reason: str) -> None:

@@ -13,16 +13,20 @@ MAX_EARLY = 256
 
 @dataclass(frozen=True, slots=True)
 class TokenUsage:
-    """Tokens of one request."""
+    """Tokens of one request. reasoning is part of completion."""
 
     prompt_tokens: int
     cached_tokens: int
     completion_tokens: int
+    reasoning_tokens: int = 0
 
 
 @dataclass(slots=True)
 class Event:
-    """What recipe said about one request. data: SSE frames, or parts of the one JSON body."""
+    """What recipe said about one request. data: SSE frames, or parts of the one JSON body.
+
+    usage: tokens so far; final in the last event.
+    """
 
     seq: int
     data: Sequence[bytes]

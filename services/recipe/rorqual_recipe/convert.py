@@ -239,13 +239,12 @@ def _logprobs_from_wire(delta: TokenDelta) -> list[TokenLogprob]:
 
 def events_to_wire(events: Events) -> StreamEvents:
     """Events of one request."""
-    usage = events.usage
     return StreamEvents(
         request_id=events.request_id,
         seq=events.seq,
         data=events.data,
         done=events.is_last,
-        usage=_usage_to_wire(usage) if usage is not None else None,
+        usage=_usage_to_wire(events.usage),
         finish_reasons=events.finish_reasons,
     )
 

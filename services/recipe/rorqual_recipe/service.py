@@ -260,7 +260,7 @@ class RecipeService:
         """End a request with an error and have every service let go of it."""
         facts = {"request_id": stream.request_id, "code": error.code.name}
         log.warning("generation failed: %s", error.message, extra=facts)
-        rendered = stream.adapter.render_error(error)
+        rendered = stream.render_failure(error)
         seq = stream.take_event_seq()
         wire = convert.failure_to_wire(stream.request_id, seq, rendered, error, stream.usage)
         stream.log.append(seq, len(rendered.body_json), wire)

@@ -1,14 +1,22 @@
 """State of every request between encode and its last event."""
 
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
+
+from rorqual_runtime.errors import ServingError
 
 from rorqual_recipe.event_log import EventLog
 from rorqual_recipe.output.choice import ChoiceText
 from rorqual_recipe.output.events import AnswerEvent, FinishReason, TokenLogprob
 from rorqual_recipe.output.sequence import Arrival, DeltaOrder
-from rorqual_recipe.protocols.base import EventWriter, ProtocolAdapter, TokenUsage
+from rorqual_recipe.protocols.base import (
+    EventWriter,
+    ProtocolAdapter,
+    RenderedError,
+    TokenUsage,
+    WritesFailures,
+)
 
 MAX_PIECE_TOKENS = 128
 MAX_MESSAGE_BYTES = 256 << 10
@@ -43,17 +51,14 @@ class Choice:
 
 @dataclass(slots=True)
 class Events:
-    """What goes to the gateway for one request."""
+    """What goes to the gateway for one request. usage: so far."""
 
     request_id: str
     seq: int
-    data: list[bytes] = field(default_factory=list)
-    usage: TokenUsage | None = None
+    data: list[bytes]
+    usage: TokenUsage
+    is_last: bool = False
     finish_reasons: list[str] = field(default_factory=list)
-
-    @property
-    def is_last(self) -> bool:
-        return self.usage is not None
 
     @property
     def num_bytes(self) -> int:
@@ -142,6 +147,13 @@ class RequestStream:
             hit_stop=choice.text.hit_stop,
         )
 
+    def render_failure(self, error: ServingError) -> RenderedError:
+        """The error that ends this request, with the frames that end its begun stream."""
+        rendered = self.adapter.render_error(error)
+        if isinstance(self._writer, WritesFailures):
+            return replace(rendered, sse_frames=self._writer.write_failure(error, self.usage))
+        return rendered
+
     def take_event_seq(self) -> int:
         """Number of the next event message of this request."""
         seq = self._next_event_seq
@@ -169,17 +181,18 @@ class RequestStream:
 
     def _events(self, data: list[bytes]) -> list[Events]:
         """Messages for the gateway; an empty first one tells it that generation has begun."""
-        is_last = self.is_finished
+        is_last, usage = self.is_finished, self.usage
         if is_last:
-            data = data + self._writer.finish(self.usage)
+            data = data + self._writer.finish(usage)
         if not (data or is_last) and self._has_started:
             return []
         self._has_started = True
         events = [
-            Events(self.request_id, self.take_event_seq(), part) for part in _in_messages(data)
+            Events(self.request_id, self.take_event_seq(), part, usage)
+            for part in _in_messages(data)
         ]
         if is_last:
-            events[-1].usage = self.usage
+            events[-1].is_last = True
             events[-1].finish_reasons = [choice.text.finish_reason or "" for choice in self.choices]
         return events
 

@@ -153,7 +153,10 @@ async def test_a_client_that_leaves_cancels_within_a_second(
     tokens = [[t] for t in fleet.tokens("Hello, world! " * 50)]
     fleet.backend.play = (lambda _g: Playback(tokens, pause_s=0.05)) if has_begun else never
     client = asyncio.create_task(_read_all(fleet.gateway.url, {**BODY, "stream": stream}))
-    await asyncio.sleep(0.4)
+    async with asyncio.timeout(10):
+        while not fleet.backend.submitted:
+            await asyncio.sleep(0.02)
+    await asyncio.sleep(0.2)
     assert fleet.recipe.service.num_active == 1
     client.cancel()
     await asyncio.gather(client, return_exceptions=True)

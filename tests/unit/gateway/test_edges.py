@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 from rorqual_gateway.admission import Admission
-from rorqual_gateway.errors import render_error
+from rorqual_gateway.dialects import OPENAI
 from rorqual_gateway.http_io import read_body
 from rorqual_gateway.keys import ANONYMOUS, KeyRing, parse_api_keys
 from rorqual_gateway.readiness import FleetView
@@ -109,7 +109,7 @@ async def test_services_are_missing_when_silent_or_draining() -> None:
     ],
 )
 def test_errors_have_openai_shape(error, status: int, retry_after_s: int) -> None:
-    rendered = render_error(error)
+    rendered = OPENAI.render_error(error)
     assert (rendered.status, rendered.retry_after_s) == (status, retry_after_s)
     assert set(json.loads(rendered.body)["error"]) == {"message", "type", "param", "code"}
 

@@ -59,7 +59,7 @@ def test_latency_buckets_resolve_single_milliseconds() -> None:
 
 def test_a_request_leaves_no_gauge_behind() -> None:
     metrics = GatewayMetrics()
-    with metrics.request("m") as meters:
+    with metrics.request("m", "chat") as meters:
         assert b'vllm:num_requests_waiting{model_name="m"} 1.0' in metrics.render()
         meters.first_token(0.01)
         assert b'vllm:num_requests_waiting{model_name="m"} 0.0' in metrics.render()

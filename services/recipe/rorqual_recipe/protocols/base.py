@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from rorqual_runtime.errors import ServingError
 
@@ -78,6 +78,15 @@ class EventWriter(Protocol):
 
     def finish(self, usage: TokenUsage) -> list[bytes]:
         """Frames that end the answer, after the last event of every choice."""
+        ...
+
+
+@runtime_checkable
+class WritesFailures(Protocol):
+    """The optional side of an EventWriter whose stream ends in its own way when it fails."""
+
+    def write_failure(self, error: ServingError, usage: TokenUsage) -> bytes:
+        """Frames that end the begun stream, instead of RenderedError.sse_frames."""
         ...
 
 
