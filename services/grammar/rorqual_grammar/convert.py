@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from rorqual_proto.v1 import generation_pb2, grammar_pb2, load_pb2, router_pb2, tensor_pb2
-from rorqual_runtime.errors import InvalidRequest
+from rorqual_runtime.errors import InvalidRequest, Unsupported
 
 from rorqual_grammar.constraint import PARAM_BY_KIND, Constraint, ConstraintKind
 
@@ -18,6 +18,7 @@ _KINDS = {
     generation_pb2.CONSTRAINT_KIND_JSON_OBJECT: ConstraintKind.JSON_OBJECT,
     generation_pb2.CONSTRAINT_KIND_REGEX: ConstraintKind.REGEX,
     generation_pb2.CONSTRAINT_KIND_EBNF: ConstraintKind.EBNF,
+    generation_pb2.CONSTRAINT_KIND_STRUCTURAL_TAG: ConstraintKind.STRUCTURAL_TAG,
 }
 
 
@@ -25,17 +26,27 @@ def constraint_from_wire(wire: generation_pb2.Constraint, *, max_source_bytes: i
     """Raises: InvalidRequest for a kind nobody knows, an empty source or one over the limit."""
     kind = _KINDS.get(wire.kind)
     if kind is None:
-        raise InvalidRequest(f"unknown kind of constraint ({wire.kind})", "response_format.type")
+        param = wire.param or "response_format.type"
+        raise InvalidRequest(f"unknown kind of constraint ({wire.kind})", param)
     if kind is ConstraintKind.JSON_OBJECT:
-        return Constraint(kind, "")
-    param, size = PARAM_BY_KIND[kind], len(wire.source.encode())
+        return Constraint(kind, "", wire.param)
+    param, size = wire.param or PARAM_BY_KIND[kind], len(wire.source.encode())
     if size == 0:
         raise InvalidRequest("the constraint is empty", param)
     if size > max_source_bytes:
         raise InvalidRequest(
             f"the constraint of {size} bytes exceeds the limit of {max_source_bytes} bytes", param
         )
-    return Constraint(kind, wire.source)
+    return Constraint(kind, wire.source, wire.param)
+
+
+def blame(
+    error: InvalidRequest | Unsupported, constraint: Constraint
+) -> InvalidRequest | Unsupported:
+    """The error with the field of this very caller; one that knows its field better keeps it."""
+    if not constraint.param or error.param != PARAM_BY_KIND[constraint.kind]:
+        return error
+    return type(error)(error.message, param=constraint.param)
 
 
 def compiled_to_wire(ticket: Ticket, *, cache_hit: bool, compile_s: float) -> CompileReplyMessage:

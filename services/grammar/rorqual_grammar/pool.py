@@ -155,11 +155,12 @@ class CompilerPool:
             return body
         if outcome is Outcome.OUT_OF_MEMORY:
             raise self._memory_error(constraint)
-        text = body.decode("utf-8", "replace")
+        reason = json.loads(body)
+        text, language = reason["text"], reason["language"] or constraint.kind.replace("_", " ")
+        param = reason["param"] or PARAM_BY_KIND[constraint.kind]
         if outcome is Outcome.UNENFORCEABLE:
-            param = PARAM_BY_KIND[constraint.kind]
-            raise Unsupported(f"the answer could break this constraint: {text}", param)
-        raise _rejected(constraint, text)
+            raise Unsupported(f"the answer could break this {language}: {text}", param=param)
+        raise InvalidRequest(f"invalid {language}: {text}", param)
 
     def _close_control(self) -> None:
         if self._control is not None:

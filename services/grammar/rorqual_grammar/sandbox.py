@@ -6,7 +6,8 @@ clock and a memory limit of the kernel. Whatever a constraint does to the compil
 child alone. The process ends when the control socket closes.
 
 Job wire: request = JSON {kind, source} until EOF. Reply = pid (8 bytes), then, when the child lived
-to tell, outcome (1 byte), size (8 bytes), body. Numbers are big endian.
+to tell, outcome (1 byte), size (8 bytes), body: the grammar, or what is wrong as JSON {text, param,
+language}. Numbers are big endian.
 """
 
 from __future__ import annotations
@@ -24,6 +25,8 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     import xgrammar
+
+    from rorqual_grammar.rejection import BadConstraint
 
 READY = b"R"
 NUMBER_BYTES = 8
@@ -109,24 +112,25 @@ def _data_bytes() -> int:
 
 
 def _outcome(connection: socket.socket, tokenizer: xgrammar.TokenizerInfo) -> tuple[Outcome, bytes]:
-    from rorqual_grammar.compiler import (
-        BadConstraint,
-        UnenforceableConstraint,
-        compile_constraint,
-    )
+    from rorqual_grammar.compiler import compile_constraint
     from rorqual_grammar.constraint import Constraint, ConstraintKind
+    from rorqual_grammar.rejection import BadConstraint, UnenforceableConstraint
 
     with connection.makefile("rb") as file:
         request = json.loads(file.read())
     constraint = Constraint(ConstraintKind(request["kind"]), request["source"])
     try:
         return Outcome.COMPILED, compile_constraint(constraint, tokenizer)
-    except UnenforceableConstraint as error:
-        return Outcome.UNENFORCEABLE, str(error).encode()
     except BadConstraint as error:
-        return Outcome.INVALID, str(error).encode()
+        is_valid = isinstance(error, UnenforceableConstraint)
+        return Outcome.UNENFORCEABLE if is_valid else Outcome.INVALID, _reason(error)
     except MemoryError:
         return Outcome.OUT_OF_MEMORY, b""
+
+
+def _reason(error: BadConstraint) -> bytes:
+    fields = {"text": error.text, "param": error.param, "language": error.language}
+    return json.dumps(fields).encode()
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ from opentelemetry import trace
 from rorqual_runtime import subjects
 from rorqual_runtime.cancelled import CancelledIds, cancel_target
 from rorqual_runtime.context import MessageContext
+from rorqual_runtime.errors import InvalidRequest, Unsupported
 from rorqual_runtime.service import ServiceContext
 from rorqual_runtime.under_way import UnderWay
 
@@ -47,7 +48,10 @@ class GrammarService:
         )
         started_s = self._ctx.clock.monotonic_s()
         work = self._cache.get(constraint)
-        compiled, hit = await self._under_way.run(request.request_id, work)
+        try:
+            compiled, hit = await self._under_way.run(request.request_id, work)
+        except (InvalidRequest, Unsupported) as error:
+            raise convert.blame(error, constraint) from None
         compile_s = 0.0 if hit else self._ctx.clock.monotonic_s() - started_s
         span = trace.get_current_span()
         span.set_attribute("rorqual.grammar.kind", constraint.kind.value)

@@ -95,6 +95,78 @@ async def test_a_string_with_bounds_takes_no_raw_control_characters(
     assert accepts(compiled, settings, json.dumps(literal))
 
 
+def tag(*elements: dict) -> Constraint:
+    source = {"type": "structural_tag", "format": {"type": "sequence", "elements": [*elements]}}
+    return Constraint(ConstraintKind.STRUCTURAL_TAG, json.dumps(source))
+
+
+def text(value: str) -> dict:
+    return {"type": "const_string", "value": value}
+
+
+def shape(value: object, **own: object) -> dict:
+    return {"type": "json_schema", "json_schema": value, "param": "tools[0].parameters", **own}
+
+
+@pytest.mark.parametrize(
+    ("part", "good", "bad"),
+    [
+        (shape(PERSON), '{"name": "Ada", "age": 36}', '{"name":"Ada", "age": 36}'),
+        (shape({"$ref": "#/$defs/n", "$defs": {"n": {"enum": [1, 20]}}}), "20", "2"),
+        (shape({"type": "string", "minLength": 2}), '"ab"', '"a\n"'),
+        (shape({"type": "string", "format": "date"}), '"2024-02-29"', '"2024-13-01"'),
+        (shape({"uniqueItems": True}, lenient=True), '{"a": [1, 1]}', "[1]"),
+        (shape({"type": "nonsense"}, lenient=True), "{}", "1"),
+        ({"type": "regex", "pattern": r"[a-z]{2}-\d+"}, "ab-42", "abc-1"),
+        (
+            {"type": "grammar", "syntax": "lark", "grammar": 'start: "a" B\nB: /[0-9]+/'},
+            "a12",
+            "ab",
+        ),
+        ({"type": "grammar", "grammar": 'root ::= "x" | "y" root'}, "yyx", "yy"),
+    ],
+)
+async def test_what_stands_inside_a_tag_is_held_to_its_shape(
+    pool: CompilerPool, settings: GrammarSettings, part: dict, good: str, bad: str
+) -> None:
+    compiled = await pool.compile(tag(text("<call>"), part, text("</call>")))
+    assert accepts(compiled, settings, f"<call>{good}</call>")
+    assert not accepts(compiled, settings, f"<call>{bad}</call>")
+
+
+@pytest.mark.parametrize(
+    ("part", "error", "says"),
+    [
+        (
+            shape({"uniqueItems": True}),
+            Unsupported,
+            "break this json schema: keyword 'uniqueItems'",
+        ),
+        (shape({"type": "nonsense"}), InvalidRequest, "invalid json schema: .*Unsupported type"),
+        ({"type": "regex", "pattern": "[a"}, InvalidRequest, "invalid regex: .*Unclosed"),
+        ({"type": "grammar", "syntax": "lark", "grammar": "start: ("}, InvalidRequest, "grammar"),
+        (shape({"type": "object"}, type="nothing"), InvalidRequest, "invalid structural tag"),
+    ],
+)
+async def test_a_fault_inside_a_tag_names_the_field_it_came_from(
+    pool: CompilerPool, part: dict, error: type[Exception], says: str
+) -> None:
+    with pytest.raises(error, match=says) as caught:
+        await pool.compile(tag(text("{"), {**part, "param": "tools[2].parameters"}))
+    is_located = "structural tag" not in str(caught.value)
+    assert caught.value.param == ("tools[2].parameters" if is_located else "tools")
+
+
+async def test_a_bomb_inside_a_tag_ends_at_the_same_limits(pool: CompilerPool) -> None:
+    deep: dict = text("a")
+    for _ in range(400):
+        deep = {"type": "sequence", "elements": [deep]}
+    for bomb in ({"type": "regex", "pattern": RUNAWAY_REGEX}, deep):
+        with pytest.raises(InvalidRequest, match=r"limit of|nested too deeply"):
+            await pool.compile(tag(bomb))
+    assert await pool.compile(tag(text("a"), shape(PERSON)))
+
+
 async def test_the_mask_is_as_long_as_the_logits(settings: GrammarSettings) -> None:
     tokenizer = load_tokenizer_info(settings.model_dir)
     assert tokenizer.vocab_size == VOCAB_SIZE

@@ -1,0 +1,43 @@
+"""JSON Schema -> grammar. Runs inside the sandbox.
+
+JSON is written compactly, with one space after colon and comma and none elsewhere: free whitespace
+lets a small model pad for ever instead of closing its braces.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+
+import xgrammar
+
+from rorqual_grammar.rejection import BadConstraint, UnenforceableConstraint
+from rorqual_grammar.schema_check import find_unenforced
+
+ANY_OBJECT = '{"type":"object"}'
+_BOUNDED_CHARACTER = re.compile(r'^(\S+ ::= \(\(\[\^)(\\"\\\\\\r\\n\]\)\))$', re.MULTILINE)
+"""The rule xgrammar 0.2.9 writes for one character of a string with minLength or maxLength. Unlike
+that of other strings it allows raw control characters, which JSON does not."""
+
+
+def schema_grammar(source: str) -> xgrammar.Grammar:
+    """The grammar of a schema's instances.
+
+    Raises: BadConstraint; RuntimeError with the compiler's words.
+    """
+    _check(source)
+    grammar = xgrammar.Grammar.from_json_schema(source, any_whitespace=False)
+    rules, num_changed = _BOUNDED_CHARACTER.subn(r"\1\\0-\\x1f\2", str(grammar))
+    return xgrammar.Grammar.from_ebnf(rules) if num_changed else grammar
+
+
+def _check(source: str) -> None:
+    try:
+        schema = json.loads(source)
+    except RecursionError:
+        raise BadConstraint("the schema is nested too deeply") from None
+    except ValueError as error:
+        raise BadConstraint(f"the schema is not JSON: {error}") from error
+    problem = find_unenforced(schema)
+    if problem:
+        raise UnenforceableConstraint(problem)
