@@ -48,6 +48,7 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     _add_up(commands, home)
     _add_small(commands, home)
+    _add_profile(commands)
     _add_chat(commands, home)
     return parser
 
@@ -87,6 +88,17 @@ def _add_small(
     prepare.add_argument("--model", default=DEFAULT_MODEL, help="known id, GGUF file or directory")
     prepare.add_argument("--verify", action="store_true", help="hash every file")
     prepare.set_defaults(run=_prepare)
+
+
+def _add_profile(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    profile = commands.add_parser("profile", help="prompt profiles of models")
+    action = profile.add_subparsers(required=True, metavar="ACTION").add_parser(
+        "import", help="write a known model's profile beside its checkpoint"
+    )
+    action.add_argument("family", choices=["deepseek"], help="whose prompts")
+    action.add_argument("--out", type=Path, required=True, metavar="DIR", help="the checkpoint")
+    action.add_argument("--version", choices=["v4", "v4.1"], default="v4.1")
+    action.set_defaults(run=_import_profile)
 
 
 def _add_chat(
@@ -148,6 +160,14 @@ def _prepare(options: argparse.Namespace, _arguments: Sequence[str]) -> int:
     say = make_reporter().say
     home = options.home.resolve()
     asyncio.run(prepare(options.model, home, say, verify_all=options.verify))
+    return 0
+
+
+def _import_profile(options: argparse.Namespace, _arguments: Sequence[str]) -> int:
+    from rorqual_cli.profile import import_profile
+
+    path = import_profile(options.version, options.out)
+    make_reporter().say(f"wrote {path}")
     return 0
 
 

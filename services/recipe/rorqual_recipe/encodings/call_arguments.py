@@ -1,0 +1,132 @@
+"""Arguments of a past call, cut into parameters without changing their spelling.
+
+A model that wrote `1.50` reads `1.50` again, so its next prompt continues the tokens it made. Text
+that another program has evidently written anew (no space behind the first colon, where this
+service always puts one) gets the spacing models write; numbers keep their digits in any case.
+"""
+
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from json.decoder import scanstring  # type: ignore[attr-defined]
+
+MAX_DEPTH = 127
+_WHOLE_TEXT = "arguments"
+_SPACE = re.compile(r"[ \t\n\r]*")
+_TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|[{}\[\],:]|[^\s"{}\[\],:]+')
+_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
+_SPACED = {",": ", ", ":": ": "}
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """One argument of a call. value: the text of a string, else JSON as it is to be printed."""
+
+    name: str
+    is_string: bool
+    value: str
+
+
+def split_arguments(arguments: str) -> list[Parameter]:
+    """Parameters in order, duplicates included.
+
+    What is no JSON object becomes one string parameter with the whole text.
+    """
+    try:
+        if not _is_too_deep(arguments):
+            return list(_parameters(arguments))
+    except (ValueError, RecursionError):
+        pass
+    return [Parameter(_WHOLE_TEXT, True, arguments)]
+
+
+def _parameters(text: str) -> Iterator[Parameter]:
+    """Raises: ValueError when the text is no JSON object."""
+    if _SURROGATE.search(text):
+        json.dumps(json.loads(text), ensure_ascii=False).encode()  # half a character: ValueError
+    at = _expect(text, 0, "{")
+    if text[at : at + 1] == "}":
+        _expect_end(text, at + 1)
+        return
+    respaces = None
+    while True:
+        if text[at : at + 1] != '"':
+            raise ValueError("a name must be a string")
+        name, at = scanstring(text, at + 1, True)
+        at = _expect(text, at, ":")
+        if respaces is None:
+            respaces = text[at - 1] == ":"
+        value, at = _value(text, at, respaces=respaces)
+        yield Parameter(name, isinstance(value, _String), value)
+        if text[at : at + 1] == "}":
+            _expect_end(text, at + 1)
+            return
+        at = _expect(text, at, ",")
+
+
+class _String(str):
+    """The text of a JSON string, as against the spelling of another value."""
+
+
+def _value(text: str, at: int, *, respaces: bool) -> tuple[str, int]:
+    """A value and the place behind it and its white space."""
+    if text[at : at + 1] == '"':
+        content, end = scanstring(text, at + 1, True)
+        return _String(content), _skip(text, end)
+    _, end = _DECODER.raw_decode(text, at)
+    spelling = text[at:end]
+    return _respaced(spelling) if respaces else spelling, _skip(text, end)
+
+
+def _refuse(constant: str) -> None:
+    raise ValueError(f"{constant} is no JSON value")
+
+
+def _as_it_is(number: str) -> str:
+    return number
+
+
+_DECODER = json.JSONDecoder(parse_float=_as_it_is, parse_int=_as_it_is, parse_constant=_refuse)
+
+
+def _expect(text: str, at: int, char: str) -> int:
+    """The place behind `char` and the white space around it."""
+    at = _skip(text, at)
+    if text[at : at + 1] != char:
+        raise ValueError(f"expected {char}")
+    return _skip(text, at + 1)
+
+
+def _expect_end(text: str, at: int) -> None:
+    if _skip(text, at) != len(text):
+        raise ValueError("text behind the object")
+
+
+def _skip(text: str, at: int) -> int:
+    return _SPACE.match(text, at).end()  # type: ignore[union-attr]
+
+
+def _respaced(spelling: str) -> str:
+    """JSON with `, ` and `: `, strings escaped no more than needed, numbers as they are."""
+    if spelling[:1] not in "{[":
+        return spelling
+    return "".join(_respaced_token(token) for token in _TOKEN.findall(spelling))
+
+
+def _respaced_token(token: str) -> str:
+    if token[0] == '"' and "\\" in token:
+        return json.dumps(json.loads(token), ensure_ascii=False)
+    return _SPACED.get(token, token)
+
+
+def _is_too_deep(text: str) -> bool:
+    if text.count("{") + text.count("[") <= MAX_DEPTH:
+        return False
+    depth = 0
+    for token in _TOKEN.finditer(text):
+        char = token.group()
+        depth += (char in ("{", "[")) - (char in ("}", "]"))
+        if depth > MAX_DEPTH:
+            return True
+    return False
