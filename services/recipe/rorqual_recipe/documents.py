@@ -11,6 +11,7 @@ from rorqual_recipe.pdf_text import OPENED_BUT_UNREADABLE
 PDF = "application/pdf"
 _PDF_IN_BASE64 = b"JVBERi"
 _ESCAPED_LETTERS = (b"\\u004", b"\\u005", b"\\u006")
+_PDF_WEIGHT_BYTES = 1 << 30
 _TEXT_TYPES = frozenset(
     f"application/{name}"
     for name in (
@@ -44,12 +45,14 @@ class UnreadableDocument(Exception):
     """A document that can't be turned into text; the message completes `field: ...`."""
 
 
-def may_hold_pdf(body: bytes) -> bool:
-    """True when reading this body may take a while, so that it must not run on the event loop.
+def reading_weight(body: bytes) -> int:
+    """What reading a body costs, in bytes of a plain one: a PDF in it makes it heavy.
 
-    Letters hidden behind JSON escapes count as a PDF: nothing slips through.
+    Heavy bodies must not be read on the event loop. Letters hidden behind JSON escapes count as
+    a PDF, so that nothing slips through.
     """
-    return _PDF_IN_BASE64 in body or any(escape in body for escape in _ESCAPED_LETTERS)
+    is_heavy = _PDF_IN_BASE64 in body or any(escape in body for escape in _ESCAPED_LETTERS)
+    return len(body) + (_PDF_WEIGHT_BYTES if is_heavy else 0)
 
 
 def media_type_of(declared: str, name: str, data: bytes) -> str:

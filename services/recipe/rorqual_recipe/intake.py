@@ -11,7 +11,7 @@ from rorqual_runtime.errors import NoCapacity, ServingError
 from rorqual_runtime.payload import free_payload, put_payload
 from rorqual_runtime.service import ServiceContext
 
-from rorqual_recipe.documents import may_hold_pdf
+from rorqual_recipe.documents import reading_weight
 from rorqual_recipe.encode import EncodedRequest, encode_request
 from rorqual_recipe.event_log import EventLog
 from rorqual_recipe.model import ServedModel
@@ -71,10 +71,7 @@ class Intake:
                 limits=limits,
             )
 
-        num_bytes = len(body)
-        if may_hold_pdf(body):
-            num_bytes += self._settings.inline_encode_bytes + 1
-        return await self._compute(work, num_bytes)
+        return await self._compute(work, reading_weight(body))
 
     async def answer(
         self, body: bytes, protocol: DirectProtocol, *, resource: str, tenant: str

@@ -20,17 +20,24 @@ class ParseLimits:
 
     vocabulary_size: token ids a client names are below it; None = not checked.
     prior: what the adapter's own `prepare` found for this request.
+    drop_server_tools: web search and its history are left out of Messages, else refused.
+    signing_key: what thinking blocks are signed with.
     """
 
     max_choices: int
     has_vision: bool
     vocabulary_size: int | None = None
     prior: Any = None
+    drop_server_tools: bool = False
+    signing_key: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)
 class AnswerFacts:
-    """What every event of one answer repeats. thinks: the answer may begin with reasoning."""
+    """What every event of one answer repeats. thinks: the answer may begin with reasoning.
+
+    signing_key: as in ParseLimits.
+    """
 
     request_id: str
     model: str
@@ -40,6 +47,7 @@ class AnswerFacts:
     thinks: bool = False
     num_prompt_tokens: int = 0
     num_cached_tokens: int = 0
+    signing_key: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)
