@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 from rorqual_recipe.conversation import (
     ConstraintKind,
@@ -71,7 +72,7 @@ class HeadWriter:
     def _tool_lines(self, tools: Mapping[str, Tool]) -> Iterable[str]:
         taught, with_group = self._profile.functions, self._layout.describes_namespace
         for name, tool in tools.items():
-            yield spaced_json(tool_function(name, tool, taught, with_group=with_group))
+            yield self._json(tool_function(name, tool, taught, with_group=with_group))
 
     def _format(self, constraint: OutputConstraint | None) -> None:
         if constraint is None:
@@ -81,7 +82,10 @@ class HeadWriter:
             self._out.fixed(texts.json_object)
         elif constraint.kind is ConstraintKind.JSON_SCHEMA:
             self._out.fixed(texts.json_schema)
-            self._out.text(spaced_json(json.loads(constraint.source)))
+            self._out.text(self._json(json.loads(constraint.source)))
+
+    def _json(self, value: Any) -> str:
+        return spaced_json(value, short_exponents=self._layout.short_exponents)
 
 
 def _prints_format(constraint: OutputConstraint | None) -> bool:

@@ -13,6 +13,7 @@ class Layout:
     at the head; else each in its place. block, gap: the spelling of the tags of tool calls.
     empty_call: between the tags of a call without arguments. joins_users: a run of user messages
     is one text, its empty messages left out. defers_tools: tools may be declared between turns.
+    short_exponents: how small numbers in schemas are spelled.
     """
 
     name: str
@@ -27,6 +28,7 @@ class Layout:
     block: str
     gap: str
     empty_call: str
+    short_exponents: bool
 
 
 V4 = Layout(
@@ -42,6 +44,7 @@ V4 = Layout(
     block="tool_calls",
     gap="",
     empty_call="",
+    short_exponents=True,
 )
 V41 = Layout(
     name="deepseek-v4.1",
@@ -56,4 +59,5 @@ V41 = Layout(
     block=" calls",
     gap=" ",
     empty_call="\n",
+    short_exponents=False,
 )

@@ -123,19 +123,24 @@ class TurnWriter:
                 return AnswerStage.REASONING_CONTINUATION if begun else AnswerStage.REASONING
         self.out.special("think_close")
         write_content(self.out, message, self._profile.image_text)
+        self._required_call()
         return AnswerStage.CONTENT_CONTINUATION if says else AnswerStage.CONTENT
 
     def _answer(self) -> AnswerStage:
-        """Where a new answer begins; a call that is required is opened for it."""
+        """Where a new answer begins."""
         self.out.special("assistant")
         if self._mode.thinks:
             self.out.special("think_open")
             return AnswerStage.REASONING
         self.out.special("think_close")
-        if self._mode.is_call_required:
+        self._required_call()
+        return AnswerStage.CONTENT
+
+    def _required_call(self) -> None:
+        """A call that is required is opened for the model; one that thinks first opens it itself."""
+        if self._mode.is_call_required and not self._mode.thinks:
             self._calls.open_block()
             self.starts_in_tool_calls = True
-        return AnswerStage.CONTENT
 
 
 def _end_of_users(messages: Sequence[Message]) -> int:
