@@ -61,7 +61,8 @@ def encode_request(
         raise RequestRefused([model_not_found(parsed.model, [model.model_id])])
     parsed, rendered = _render(parsed, model)
     ids = encode_segments(rendered.segments, model.encoder)
-    max_new_tokens = _max_new_tokens(parsed, len(ids), model, default_max_tokens)
+    default = rendered.default_max_tokens or default_max_tokens
+    max_new_tokens = _max_new_tokens(parsed, len(ids), model, default)
     return EncodedRequest(
         parsed=parsed,
         prompt=ids.astype("<i4").tobytes(),

@@ -18,7 +18,9 @@ class RecipeSettings(BaseSettings):
         validation_alias="RORQUAL_MODEL_DIR",
         description="directory of the served model",
     )
-    prompt_encoding: str = Field("chat-template", description="name of the prompt encoding")
+    prompt_encoding: str = Field(
+        "auto", description="name of the prompt encoding; auto = the profile's, or chat-template"
+    )
     fast_tokenizer: bool = Field(True, description="use fastokens where it proves exact at load")
     token_cache_bytes: int = Field(
         128 << 20,
