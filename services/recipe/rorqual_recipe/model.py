@@ -9,6 +9,7 @@ from rorqual_recipe.encodings import make_encoding
 from rorqual_recipe.encodings.base import PromptEncoding
 from rorqual_recipe.model_files import AddedToken, BadModelDirectory, ModelFiles, read_model_files
 from rorqual_recipe.settings import RecipeSettings
+from rorqual_recipe.tokens.cache import TokenCache
 from rorqual_recipe.tokens.encoder import TextEncoder, TokenIds
 from rorqual_recipe.tokens.segments import encode_segments
 from rorqual_recipe.tokens.select import make_text_encoder
@@ -37,6 +38,7 @@ class ServedModel:
     defaults: GenerationDefaults
     encoding: PromptEncoding
     encoder: TextEncoder
+    token_cache: TokenCache
     vocabulary: Vocabulary
 
     def encode(self, conversation: Conversation) -> TokenIds:
@@ -50,11 +52,8 @@ def load_served_model(settings: RecipeSettings) -> ServedModel:
     Raises: BadModelDirectory, UnknownEncoding.
     """
     files = read_model_files(settings.model_dir)
-    encoder = make_text_encoder(
-        files.tokenizer,
-        prefer_fast=settings.fast_tokenizer,
-        cache_bytes=settings.token_cache_bytes,
-    )
+    cache = TokenCache(settings.token_cache_bytes)
+    encoder = make_text_encoder(files.tokenizer, prefer_fast=settings.fast_tokenizer, cache=cache)
     _refuse_leaky_tokenizer(files, encoder)
     return ServedModel(
         model_id=str(files.manifest.get("id") or files.directory.resolve().name),
@@ -65,6 +64,7 @@ def load_served_model(settings: RecipeSettings) -> ServedModel:
         defaults=_generation_defaults(files.generation_config),
         encoding=make_encoding(settings.prompt_encoding, files),
         encoder=encoder,
+        token_cache=cache,
         vocabulary=_vocabulary(files),
     )
 

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from rorqual_recipe.encodings.base import Image, Segment, Special, Text
+from rorqual_recipe.tokens.cache import TokenCache
 from rorqual_recipe.tokens.encoder import FastEncoder, HuggingFaceEncoder, TokenIds
 from rorqual_recipe.tokens.layers import CachingEncoder
 from rorqual_recipe.tokens.probes import probe_texts
@@ -42,17 +43,18 @@ def ids_of(encoder: CachingEncoder, *texts: str) -> list[list[int]]:
 
 def test_a_text_is_encoded_once() -> None:
     inner = CountingEncoder()
-    cache = CachingEncoder(inner, 1 << 20)
+    memory = TokenCache(1 << 20)
+    cache = CachingEncoder(inner, memory)
     assert ids_of(cache, "ab", "c", "ab") == [[97, 98], [99], [97, 98]]
     assert ids_of(cache, "c", "d") == [[99], [100]]
     assert inner.asked == ["ab", "c", "d"]
-    assert (cache.counts.num_hits, cache.counts.hit_chars) == (1, 1)
-    assert (cache.counts.num_misses, cache.counts.missed_chars) == (4, 6)
+    assert (memory.counts.num_hits, memory.counts.hit_chars) == (1, 1)
+    assert (memory.counts.num_misses, memory.counts.missed_chars) == (4, 6)
 
 
 def test_the_text_used_longest_ago_goes_first() -> None:
     inner = CountingEncoder()
-    cache = CachingEncoder(inner, 64_000)
+    cache = CachingEncoder(inner, TokenCache(64_000))
     first, *others = (letter * 1000 for letter in "abcdefghijklmnopqrst")
     for other in others:
         cache.encode([first, other])
@@ -64,16 +66,17 @@ def test_the_text_used_longest_ago_goes_first() -> None:
 @given(st.lists(st.lists(st.text("ab\u6f22", max_size=300)), max_size=30))
 @settings(max_examples=50, deadline=None)
 def test_the_cache_keeps_its_bound_and_changes_no_ids(batches: list[list[str]]) -> None:
-    cache, plain = CachingEncoder(CountingEncoder(), 8000), CountingEncoder()
+    memory, plain = TokenCache(8000), CountingEncoder()
+    cache = CachingEncoder(CountingEncoder(), memory)
     for batch in batches:
         assert ids_of(cache, *batch) == [ids.tolist() for ids in plain.encode(batch)]
-        assert 0 <= cache.num_bytes <= 8000
-    assert (cache.num_bytes == 0) == (not any(batches))
+        assert 0 <= memory.num_bytes <= 8000
+    assert (memory.num_bytes == 0) == (not any(batches))
 
 
 def test_a_text_too_large_for_the_cache_leaves_the_others_in_it() -> None:
     inner = CountingEncoder()
-    cache = CachingEncoder(inner, 8000)
+    cache = CachingEncoder(inner, TokenCache(8000))
     assert ids_of(cache, "small", "x" * 9000, "small")[1] == [120] * 9000
     inner.asked.clear()
     cache.encode(["small"])
@@ -81,14 +84,15 @@ def test_a_text_too_large_for_the_cache_leaves_the_others_in_it() -> None:
 
 
 def test_nobody_can_change_what_the_cache_returns() -> None:
-    cache = CachingEncoder(CountingEncoder(), 8000)
+    cache = CachingEncoder(CountingEncoder(), TokenCache(8000))
     cache.encode(["ab"])
     (ids,) = cache.encode(["ab"])
     assert not ids.flags.writeable
 
 
 def test_threads_share_the_cache() -> None:
-    cache = CachingEncoder(CountingEncoder(), 20_000)
+    memory = TokenCache(20_000)
+    cache = CachingEncoder(CountingEncoder(), memory)
 
     def work(seed: int) -> bool:
         texts = [str((seed + n) % 50) * 50 for n in range(200)]
@@ -96,7 +100,7 @@ def test_threads_share_the_cache() -> None:
 
     with ThreadPoolExecutor(8) as pool:
         assert all(pool.map(work, range(0, 80, 5)))
-    assert cache.num_bytes <= 20_000
+    assert memory.num_bytes <= 20_000
 
 
 SEGMENTS = st.lists(
@@ -155,10 +159,10 @@ def test_the_probes_spell_this_tokenizers_own_tokens() -> None:
 
 
 def test_long_texts_are_cut_and_cached_by_their_beginning() -> None:
-    encoder = make_text_encoder(TOKENIZER, prefer_fast=True, cache_bytes=1 << 22)
+    memory = TokenCache(1 << 22)
+    encoder = make_text_encoder(TOKENIZER, prefer_fast=True, cache=memory)
     text = "The quick brown fox. " * 5000
     for longer in (text, text + "And a dog."):
         (ids,) = encoder.encode([longer])
         assert ids.tolist() == REFERENCE.encode([longer])[0].tolist()
-    counts = encoder._encoder.counts  # type: ignore[attr-defined]
-    assert counts.hit_chars > 0.8 * len(text)
+    assert memory.counts.hit_chars > 0.8 * len(text)

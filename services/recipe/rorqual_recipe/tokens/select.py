@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 from rorqual_runtime.logs import get_logger
 
+from rorqual_recipe.tokens.cache import TokenCache
 from rorqual_recipe.tokens.cuts import CutRule, find_cut_rule
 from rorqual_recipe.tokens.encoder import FastEncoder, HuggingFaceEncoder, TextEncoder, TokenIds
 from rorqual_recipe.tokens.layers import CachingEncoder, CuttingEncoder
@@ -15,11 +16,11 @@ log = get_logger(__name__)
 
 
 def make_text_encoder(
-    tokenizer: Mapping[str, Any], *, prefer_fast: bool, cache_bytes: int = 0
+    tokenizer: Mapping[str, Any], *, prefer_fast: bool, cache: TokenCache | None = None
 ) -> TextEncoder:
     """The fastest encoder that gives the reference's ids on every probe text.
 
-    cache_bytes: bound of the cache around it, 0 for none.
+    cache: remembers what is encoded, piece by piece.
     """
     reference = HuggingFaceEncoder(tokenizer)
     texts = probe_texts(tokenizer)
@@ -28,8 +29,8 @@ def make_text_encoder(
     if prefer_fast:
         encoder = _fast_encoder(tokenizer, reference, texts, expected) or reference
     rule = _proved_rule(tokenizer, encoder, texts, expected)
-    if cache_bytes:
-        encoder = CachingEncoder(encoder, cache_bytes)
+    if cache is not None:
+        encoder = CachingEncoder(encoder, cache)
     return encoder if rule is None else CuttingEncoder(encoder, rule)
 
 
