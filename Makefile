@@ -8,7 +8,7 @@ flag = $(if $(filter-out 0,$($(1))),--$(2) $($(1)))
 UP := --port $(PORT) $(if $(filter-out 0,$(DETACH)),--detach) $(call flag,MODEL,model) \
       $(call flag,PREFILL,prefill) $(call flag,DECODE,decode) $(call flag,VISION,vision) $(call flag,RECIPE,recipe)
 
-.PHONY: serve stop test lint proto setup bench bench-fleet bench-tensors bench-engine bench-bus
+.PHONY: serve stop test lint proto setup vectors bench bench-fleet bench-tensors bench-engine bench-bus
 
 serve: $(STAMP)  ## the whole fleet: PORT=8000 DETACH=1 MODEL=dir PREFILL=n DECODE=n VISION=n RECIPE=n
 	@$(BIN)/rorqual up $(UP)
@@ -25,6 +25,9 @@ lint: $(STAMP)  ## style, types, import rules, generated files
 
 proto: $(STAMP)  ## regenerate the committed stubs
 	@scripts/proto.sh proto
+
+vectors: $(STAMP)  ## cases with the reference's answers: FILES="a.jsonl b.jsonl"
+	@$(BIN)/python -m tests.vectors.run $(FILES) $(ARGS)
 
 setup: $(STAMP)
 

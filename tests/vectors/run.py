@@ -27,7 +27,9 @@ def main() -> int:
     return 1 if failed else 0
 
 
-def run_file(path: Path, tokenizer: Path, *, only: str = "", quiet: bool = False) -> tuple[int, int]:
+def run_file(
+    path: Path, tokenizer: Path, *, only: str = "", quiet: bool = False
+) -> tuple[int, int]:
     """Checks every case of a file and prints a line a difference; returns (passed, failed)."""
     counts = [0, 0]
     with Checks(tokenizer) as check, path.open(encoding="utf-8") as lines:

@@ -1,0 +1,5 @@
+from __future__ import annotations
+
+
+def explain_prompt(case, parsed, encoding):
+    return None
