@@ -1,7 +1,7 @@
 """Structural tags: text with shapes inside it, such as tool calls. Runs inside the sandbox.
 
 A tag is xgrammar's JSON with two keys of ours on its formats: `param` names the caller's field that
-an error inside belongs to, `lenient` lets a schema that can't be enforced give way to any object.
+an error inside belongs to, `fallback` is the schema to take where the given one can't be enforced.
 JSON Schemas inside a tag become grammars here, so that they are held to the rules of those that
 stand alone: compact JSON, and nothing half enforced.
 """
@@ -15,11 +15,11 @@ from typing import Any
 
 import xgrammar
 
-from rorqual_grammar.json_grammar import ANY_OBJECT, schema_grammar
+from rorqual_grammar.json_grammar import schema_grammar
 from rorqual_grammar.rejection import BadConstraint, clean_text
 
 MAX_DEPTH = 100
-_OWN_KEYS = ("param", "lenient")
+_OWN_KEYS = ("param", "fallback")
 
 
 def prepare_tag(source: str) -> dict[str, Any]:
@@ -67,11 +67,11 @@ def _as_grammar(grammar: xgrammar.Grammar) -> dict[str, Any]:
 
 def _json_schema(node: dict[str, Any]) -> xgrammar.Grammar:
     source = json.dumps(node["json_schema"])
-    if not node.get("lenient"):
+    if "fallback" not in node:
         return schema_grammar(source)
     with suppress(BadConstraint, RuntimeError):
         return schema_grammar(source)
-    return schema_grammar(ANY_OBJECT)
+    return schema_grammar(json.dumps(node["fallback"]))
 
 
 def _regex(node: dict[str, Any]) -> xgrammar.Grammar:

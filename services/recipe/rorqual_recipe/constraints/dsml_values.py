@@ -1,0 +1,114 @@
+"""Values of DSML parameters: strings as they are, everything else as JSON."""
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from rorqual_recipe.constraints.tags import Format, any_of, free_text, json_value, regex, text
+
+MARK = "｜DSML｜"
+_DEFINITIONS = ("$defs", "definitions")
+_POINTER = re.compile(r"#/(\$defs|definitions)/([^/]+)")
+_MAX_ALTERNATIVES = 16
+_MAX_REFERENCES = 8
+_MAX_BOUND = 100_000
+_PLAIN_STRING = {"type", "title", "description", "default", "examples", "$comment", "deprecated"}
+_BOUNDS = {"minLength", "maxLength"}
+_BESIDE_BRANCHES = {"title", "description", "default", "examples", "$comment", "deprecated"}
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """One way to write a value. is_string: text as it is, not JSON."""
+
+    is_string: bool
+    format: Format
+
+
+class ValueWriter:
+    """Values of one tool's parameters.
+
+    root: the tool's whole schema, for what its parts refer to. is_strict: what can't be enforced
+    is an error of `param`; else any value will do there.
+    """
+
+    def __init__(self, root: Mapping[str, Any], param: str, *, is_strict: bool) -> None:
+        self._definitions = {key: root[key] for key in _DEFINITIONS if key in root}
+        self._param = param
+        self._is_strict = is_strict
+
+    def values(self, schema: Any) -> list[Value]:
+        """All ways to write what fits a schema."""
+        found = list(self._values(schema, 0))
+        return found if len(found) <= _MAX_ALTERNATIVES else [self._json(schema)]
+
+    def _values(self, schema: Any, depth: int) -> Iterator[Value]:
+        if schema is True or schema == {}:
+            yield Value(True, free_text(MARK))
+            yield self._json(True)
+        elif not isinstance(schema, dict):
+            yield self._json(schema)
+        elif (branches := self._branches(schema)) is not None and depth < _MAX_REFERENCES:
+            for branch in branches:
+                yield from self._values(branch, depth + 1)
+        else:
+            yield from self._plain_values(schema)
+
+    def _branches(self, schema: Mapping[str, Any]) -> list[Any] | None:
+        """Schemas of which a value must fit one; None when this one is no choice."""
+        for key in ("anyOf", "oneOf"):
+            if isinstance(schema.get(key), list) and set(schema) <= {key, *_BESIDE_BRANCHES}:
+                return schema[key]  # type: ignore[no-any-return]
+        if set(schema) <= {"$ref", *_BESIDE_BRANCHES} and "$ref" in schema:
+            target = self._target(schema["$ref"])
+            return None if target is None else [target]
+        if isinstance(schema.get("type"), list) and "enum" not in schema and "const" not in schema:
+            return [{**schema, "type": kind} for kind in schema["type"]]
+        return None
+
+    def _target(self, reference: Any) -> Any:
+        match = _POINTER.fullmatch(str(reference))
+        table = self._definitions.get(match.group(1)) if match else None
+        return table.get(match.group(2)) if match and isinstance(table, dict) else None
+
+    def _plain_values(self, schema: Mapping[str, Any]) -> Iterator[Value]:
+        listed = schema["enum"] if isinstance(schema.get("enum"), list) else None
+        listed = [schema["const"]] if "const" in schema else listed
+        if listed is not None and set(schema) <= {"enum", "const", *_PLAIN_STRING}:
+            yield from self._listed(listed)
+        elif schema.get("type") == "string" and (content := self._text(schema)) is not None:
+            yield Value(True, content)
+        else:
+            yield self._json(schema)
+
+    def _listed(self, values: list[Any]) -> Iterator[Value]:
+        texts = [value for value in values if isinstance(value, str) and MARK not in value]
+        others = [value for value in values if not isinstance(value, str) or MARK in value]
+        if texts:
+            yield Value(True, any_of(map(text, texts)))
+        if others:
+            yield self._json({"enum": others})
+
+    def _json(self, schema: Any) -> Value:
+        refers = "$ref" in json.dumps(schema)
+        whole = {**schema, **self._definitions} if refers else schema
+        fallback = None if self._is_strict else True
+        return Value(False, json_value(whole, self._param, fallback=fallback))
+
+    def _text(self, schema: Mapping[str, Any]) -> Format | None:
+        """A string as it is; None when only JSON can be held to what is asked of it."""
+        asked = set(schema) - _PLAIN_STRING
+        if not asked or not self._is_strict:
+            return free_text(MARK)
+        if asked == {"pattern"} and isinstance(schema["pattern"], str):
+            return regex(schema["pattern"], self._param)
+        if not asked <= _BOUNDS or not all(_is_count(schema[key]) for key in asked):
+            return None
+        bounds = f"{{{schema.get('minLength', 0)},{schema.get('maxLength', '')}}}"
+        return regex(f"[^{MARK[0]}]{bounds}", self._param)
+
+
+def _is_count(value: Any) -> bool:
+    return isinstance(value, int) and 0 <= value <= _MAX_BOUND
