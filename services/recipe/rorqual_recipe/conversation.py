@@ -215,6 +215,7 @@ class ParsedRequest:
 
     raw_prompt: text or token ids to be continued as they are (Completions); the conversation is
     empty then. echo: what the protocol's writer needs to repeat of the request; its own type.
+    prompt_param: the field that a prompt which is too long came from.
     """
 
     model: str
@@ -228,3 +229,4 @@ class ParsedRequest:
     warnings: list[str] = field(default_factory=list)
     raw_prompt: str | tuple[int, ...] | None = None
     echo: Any = None
+    prompt_param: str = "messages"

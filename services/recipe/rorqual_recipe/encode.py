@@ -4,6 +4,7 @@ import json
 import secrets
 from dataclasses import dataclass, replace
 
+from rorqual_recipe.constraints import answer_constraint
 from rorqual_recipe.conversation import OutputConstraint, ParsedRequest
 from rorqual_recipe.encodings.base import RenderedPrompt
 from rorqual_recipe.model import ServedModel
@@ -29,6 +30,11 @@ class SamplingPlan:
     ignore_eos: bool
     logprobs: bool
     top_logprobs: int
+    frequency_penalty: float = 0.0
+    presence_penalty: float = 0.0
+    repetition_penalty: float = 1.0
+    logit_bias: tuple[tuple[int, float], ...] = ()
+    min_new_tokens: int = 0
 
     def seed_of(self, choice_index: int) -> int:
         """Seed of one choice: different for each, and repeatable."""
@@ -60,6 +66,10 @@ def encode_request(
     if parsed.model != model.model_id:
         raise RequestRefused([model_not_found(parsed.model, [model.model_id])])
     parsed, rendered = _render(parsed, model)
+    constraint, unenforced = answer_constraint(
+        parsed.conversation, rendered, model.vocabulary.added
+    )
+    parsed.warnings.extend(unenforced)
     ids = encode_segments(rendered.segments, model.encoder)
     default = rendered.default_max_tokens or default_max_tokens
     max_new_tokens = _max_new_tokens(parsed, len(ids), model, default)
@@ -68,7 +78,7 @@ def encode_request(
         prompt=ids.astype("<i4").tobytes(),
         num_prompt_tokens=len(ids),
         sampling=_plan(parsed, model, max_new_tokens),
-        constraint=parsed.conversation.response_format,
+        constraint=constraint,
         rendered=rendered,
     )
 
@@ -90,7 +100,7 @@ def _max_new_tokens(
     wanted = parsed.sampling.max_tokens
     if left < 1:
         message = f"{num_prompt_tokens} prompt tokens leave no room in a context of {limit} tokens"
-        raise RequestRefused([context_too_long("messages", message)])
+        raise RequestRefused([context_too_long(parsed.prompt_param, message)])
     if wanted is None:
         return min(default_max_tokens, left)
     if wanted > left:
@@ -115,6 +125,11 @@ def _plan(parsed: ParsedRequest, model: ServedModel, max_new_tokens: int) -> Sam
         ignore_eos=wish.ignore_eos,
         logprobs=wish.logprobs,
         top_logprobs=wish.top_logprobs,
+        frequency_penalty=wish.frequency_penalty,
+        presence_penalty=wish.presence_penalty,
+        repetition_penalty=wish.repetition_penalty,
+        logit_bias=wish.logit_bias,
+        min_new_tokens=min(wish.min_tokens, max_new_tokens),
     )
 
 

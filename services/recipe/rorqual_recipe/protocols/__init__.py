@@ -4,12 +4,24 @@ from rorqual_recipe.protocols.base import ProtocolAdapter
 from rorqual_recipe.protocols.chat import ChatCompletions
 from rorqual_recipe.protocols.direct import DirectProtocol
 from rorqual_recipe.protocols.messages import CountTokens, Messages
+from rorqual_recipe.protocols.responses import (
+    DeleteResponse,
+    ListInputItems,
+    Responses,
+    RetrieveResponse,
+)
 
 PROTOCOLS: dict[str, ProtocolAdapter] = {
     "chat_completions": ChatCompletions(),
     "messages": Messages(),
+    "responses": Responses(),
 }
 """Answered by a generation."""
 
-DIRECT_PROTOCOLS: dict[str, DirectProtocol] = {"count_tokens": CountTokens()}
+DIRECT_PROTOCOLS: dict[str, DirectProtocol] = {
+    "count_tokens": CountTokens(),
+    "response_retrieve": RetrieveResponse(),
+    "response_delete": DeleteResponse(),
+    "response_input_items": ListInputItems(),
+}
 """Answered by recipe itself."""

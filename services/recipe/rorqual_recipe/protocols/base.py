@@ -1,6 +1,6 @@
 """What a protocol is to this service: a body in, events and errors out."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
@@ -36,7 +36,7 @@ class ParseLimits:
 class AnswerFacts:
     """What every event of one answer repeats. thinks: the answer may begin with reasoning.
 
-    signing_key: as in ParseLimits.
+    signing_key: as in ParseLimits. clock: wall time in seconds, for what is not repeated.
     """
 
     request_id: str
@@ -48,6 +48,7 @@ class AnswerFacts:
     num_prompt_tokens: int = 0
     num_cached_tokens: int = 0
     signing_key: bytes = b""
+    clock: Callable[[], float] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +96,15 @@ class WritesFailures(Protocol):
 
     def write_failure(self, error: ServingError, usage: TokenUsage) -> bytes:
         """Frames that end the begun stream, instead of RenderedError.sse_frames."""
+        ...
+
+
+@runtime_checkable
+class TellsFailure(Protocol):
+    """The optional side of an EventWriter whose protocol has an event for a failed answer."""
+
+    def fail(self, error: RenderedError, usage: TokenUsage) -> list[bytes]:
+        """Frames that end a begun stream with the error."""
         ...
 
 
