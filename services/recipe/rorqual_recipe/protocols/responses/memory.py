@@ -13,7 +13,7 @@ from rorqual_recipe.problems import Problem, clip
 from rorqual_recipe.protocols.direct import RequestContext
 from rorqual_recipe.protocols.responses.echo import ResponsesEcho
 from rorqual_recipe.protocols.responses.input import MAX_ITEMS, is_reference
-from rorqual_recipe.protocols.responses.prior import Prior, response_of_item
+from rorqual_recipe.protocols.responses.prior import NO_STORE, Prior, response_of_item
 from rorqual_recipe.response_memory import ResponseMemory
 from rorqual_recipe.response_store import StoredResponse, StoredTooLarge
 from rorqual_recipe.sealing import SealBinding, Sealer
@@ -83,7 +83,7 @@ def _wishes(body: bytes) -> _Wishes:
 def _no_store(previous_id: str | None) -> list[Problem]:
     if previous_id is None:
         return []
-    return [Problem("previous_response_id", "no responses are stored here")]
+    return [Problem("previous_response_id", NO_STORE)]
 
 
 def _why_not_stored(memory: ResponseMemory, num_bytes: int) -> str:

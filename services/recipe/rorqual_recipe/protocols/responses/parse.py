@@ -25,7 +25,7 @@ from rorqual_recipe.protocols.paths import read_json_object
 from rorqual_recipe.protocols.responses.content import ContentReader
 from rorqual_recipe.protocols.responses.echo import ResponsesEcho, echoed_fields
 from rorqual_recipe.protocols.responses.input import InputReader, PlacedItem, placed_items
-from rorqual_recipe.protocols.responses.prior import NO_PRIOR, Prior, items_to_keep
+from rorqual_recipe.protocols.responses.prior import NO_PRIOR, NO_STORE, Prior, items_to_keep
 from rorqual_recipe.protocols.responses.schema import (
     JsonSchemaFormat,
     PlainFormat,
@@ -136,8 +136,9 @@ class _Parser:
             notes.warn("stream_options.include_obfuscation", "ignored, nothing is obfuscated")
         if request.service_tier not in (None, "auto", "default"):
             notes.warn("service_tier", "there is one tier, default")
-        if request.store is not False and self._prior.why_not_stored:
-            notes.warn("store", self._prior.why_not_stored)
+        why_not = self._prior.why_not_stored
+        if why_not and (request.store or (request.store is None and why_not != NO_STORE)):
+            notes.warn("store", why_not)
 
     def _thinking(self) -> Thinking:
         options = self._request.reasoning

@@ -22,6 +22,8 @@ _ID_PREFIXES = {
     "additional_tools": "at",
 }
 
+NO_STORE = "no responses are stored here"
+
 
 @dataclass(frozen=True, slots=True)
 class Prior:
@@ -39,7 +41,7 @@ class Prior:
     history: Sequence[Mapping[str, Any]] = ()
     known_items: Mapping[str, Any] = field(default_factory=dict)
     problems: Sequence[Problem] = ()
-    why_not_stored: str = "no responses are stored here"
+    why_not_stored: str = NO_STORE
 
     def open_seal(self, sealed: str) -> str:
         """Reasoning that an earlier answer sealed. Raises: SealBroken; Unavailable."""
