@@ -1,4 +1,4 @@
-"""Which entry of DIFFERENCES.md explains that we accept, refuse or set what the reference doesn't."""
+"""Which entry of DIFFERENCES.md explains that we accept, refuse or set something else."""
 
 from __future__ import annotations
 

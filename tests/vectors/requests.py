@@ -85,8 +85,7 @@ class RequestChecks:
         ids = np.frombuffer(encoded.prompt, "<i4").tolist()
         theirs = expect.get("token_ids_sha256")
         if theirs is not None and _sha256(json.dumps(ids).encode()) != theirs:
-            if ids != expect.get("token_ids"):
-                yield Difference("token_ids", ids, expect.get("token_ids"))
+            yield Difference("token_ids", ids, expect.get("token_ids"))
 
 
 def body_of(case: Case) -> bytes:
@@ -143,7 +142,8 @@ def _field_pairs(case: Case, encoded: EncodedRequest) -> Iterator[tuple[str, Any
     yield "calls", rendered.tool_format != NO_TOOL_FORMAT, parsing["parse_tool_calls"]
     yield "in_calls", rendered.starts_in_tool_calls, parsing["starts_in_tool_calls"]
     yield "stage", _stage(rendered), parsing["thinking_initial_stage"]
-    yield "format", _format(encoded), _format_of(expect["conversation"])
+    if expect["conversation"] is not None:
+        yield "format", _format(encoded), _format_of(expect["conversation"])
     yield "images", len(rendered.images), len(expect["image_sources"])
 
 
