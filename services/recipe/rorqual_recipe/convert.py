@@ -22,6 +22,7 @@ from rorqual_proto.v1.generation_pb2 import (
     TRAFFIC_CLASS_CHAT,
     Constraint,
     Generation,
+    LogitBias,
     ReplyRoute,
     SamplingParams,
 )
@@ -168,13 +169,19 @@ def _sampling_to_wire(plan: SamplingPlan, choice_index: int) -> SamplingParams:
         ignore_eos=plan.ignore_eos,
         logprobs=plan.logprobs,
         top_logprobs=plan.top_logprobs,
+        frequency_penalty=plan.frequency_penalty,
+        presence_penalty=plan.presence_penalty,
+        repetition_penalty=plan.repetition_penalty,
+        logit_bias=[LogitBias(token_id=token, bias=bias) for token, bias in plan.logit_bias],
+        min_new_tokens=plan.min_new_tokens,
     )
 
 
 def _constraint_to_wire(constraint: OutputConstraint | None) -> Constraint | None:
     if constraint is None:
         return None
-    return Constraint(kind=_CONSTRAINT_KINDS[constraint.kind], source=constraint.source)
+    kind = _CONSTRAINT_KINDS[constraint.kind]
+    return Constraint(kind=kind, source=constraint.source, param=constraint.param)
 
 
 def error_to_reply(error: RenderedError, cause: ServingError | None = None) -> EncodeReply:
