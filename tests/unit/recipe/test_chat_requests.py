@@ -13,7 +13,7 @@ from rorqual_recipe.encode import cache_namespace
 from rorqual_recipe.problems import RequestRefused
 from rorqual_recipe.protocols import PROTOCOLS
 from rorqual_recipe.protocols.base import ParseLimits
-from rorqual_recipe.protocols.chat_schema import ChatRequest
+from rorqual_recipe.protocols.chat.schema import ChatRequest
 
 from tests.support.chat_model_dir import MAX_CONTEXT_TOKENS, MODEL_ID
 

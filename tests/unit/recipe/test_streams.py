@@ -13,7 +13,7 @@ from rorqual_recipe.output.choice import ChoiceText
 from rorqual_recipe.output.sequence import DeltaOrder
 from rorqual_recipe.protocols import PROTOCOLS
 from rorqual_recipe.protocols.base import AnswerFacts
-from rorqual_recipe.protocols.chat_events import DONE
+from rorqual_recipe.protocols.chat.chunks import DONE
 from rorqual_recipe.streams import Choice, Delta, RequestStream
 
 CHAT = PROTOCOLS["chat_completions"]

@@ -5,10 +5,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from rorqual_runtime.errors import ServingError
+from rorqual_runtime.errors import ServingError, http_status
 
 from rorqual_recipe.problems import Problem
-from rorqual_recipe.protocols import chat_errors
+from rorqual_recipe.protocols import openai_refusals
 from rorqual_recipe.protocols.base import RenderedError
 
 _CODES = {429: "rate_limit_exceeded"}
@@ -16,19 +16,19 @@ _CODES = {429: "rate_limit_exceeded"}
 
 def render_refusal(problems: Sequence[Problem]) -> RenderedError:
     """All problems, up to a bound, in one error; the first one's field is `param`."""
-    return _with_frames(chat_errors.render_refusal(problems))
+    return _with_frames(openai_refusals.render_refusal(problems))
 
 
 def render_serving_error(error: ServingError) -> RenderedError:
     """An error from any service."""
-    return _with_frames(chat_errors.render_serving_error(error))
+    return _with_frames(openai_refusals.render_serving_error(error))
 
 
-def response_error(error: RenderedError) -> dict[str, Any]:
+def response_error(error: ServingError) -> dict[str, Any]:
     """The `error` of a response that has failed."""
-    message = _members(error)["message"]
-    code = "server_error" if error.http_status >= 500 else "invalid_prompt"
-    return {"code": _CODES.get(error.http_status, code), "message": message}
+    status = http_status(error.code)
+    code = "server_error" if status >= 500 else "invalid_prompt"
+    return {"code": _CODES.get(status, code), "message": error.message}
 
 
 def _with_frames(error: RenderedError) -> RenderedError:

@@ -7,9 +7,10 @@ from rorqual_runtime.errors import ServingError
 from rorqual_recipe.conversation import ParsedRequest
 from rorqual_recipe.problems import Problem
 from rorqual_recipe.protocols.base import AnswerFacts, EventWriter, ParseLimits, RenderedError
-from rorqual_recipe.protocols.chat_errors import render_refusal, render_serving_error
-from rorqual_recipe.protocols.chat_events import ChatBody, ChatChunks
-from rorqual_recipe.protocols.chat_parse import parse_chat_request
+from rorqual_recipe.protocols.chat.body import ChatBody
+from rorqual_recipe.protocols.chat.chunks import ChatChunks
+from rorqual_recipe.protocols.chat.parse import parse_chat_request
+from rorqual_recipe.protocols.openai_refusals import render_refusal, render_serving_error
 
 
 class ChatCompletions:

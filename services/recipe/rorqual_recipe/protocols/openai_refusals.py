@@ -1,4 +1,4 @@
-"""Errors of Chat Completions, refused requests with every problem in one."""
+"""Errors in OpenAI's shape: refused requests with every problem in one."""
 
 from collections.abc import Sequence
 from dataclasses import replace
