@@ -27,6 +27,17 @@ class Detokeniser:
             piece = piece.removeprefix(b" ")
         return self._utf8.decode(piece)
 
+    @property
+    def is_idle(self) -> bool:
+        """True when the next token's text depends on itself alone."""
+        return not self._strip_next and not self._utf8.getstate()[0]
+
+    def flush(self) -> str:
+        """U+FFFD for a character that a mark cuts off; the answer goes on."""
+        text = self._utf8.decode(b"", final=True)
+        self._utf8.reset()
+        return text
+
     def finish(self) -> str:
         """What an answer that ends here still owes: U+FFFD for a character cut off."""
         return self._utf8.decode(b"", final=True)

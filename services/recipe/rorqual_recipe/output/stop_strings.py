@@ -43,17 +43,23 @@ def _failure_table(stop: str) -> list[int]:
 class StopMatcher:
     """Lets text through up to the first stop string.
 
-    The hit is the one that ends first; of several that end together, the one that starts first.
+    The hit is the one that ends first; of several that end together, the one that is listed first.
     So the answer depends on the characters only, never on how they arrive. At most len(stop) - 1
     characters are held back, and only while they could be the beginning of a stop string.
     """
 
     def __init__(self, stops: Sequence[str]) -> None:
-        self._stops = sorted({stop for stop in stops if stop}, key=len, reverse=True)
+        self._stops = list(dict.fromkeys(stop for stop in stops if stop))
         self._automata = [_Automaton(stop) for stop in self._stops]
         self._first_chars = frozenset(stop[0] for stop in self._stops)
         self._held = ""
         self.hit: str | None = None
+        self.num_passed = 0
+
+    @property
+    def first_chars(self) -> frozenset[str]:
+        """Characters that a stop string may begin with."""
+        return self._first_chars
 
     @property
     def num_held(self) -> int:
@@ -62,6 +68,11 @@ class StopMatcher:
 
     def feed(self, text: str) -> str:
         """Characters that are certain to belong to the answer. After a hit: nothing."""
+        passed = self._feed(text)
+        self.num_passed += len(passed)
+        return passed
+
+    def _feed(self, text: str) -> str:
         if self.hit is not None:
             return ""
         if not self._held and self._first_chars.isdisjoint(text):
@@ -76,13 +87,24 @@ class StopMatcher:
         self._held = window[len(window) - num_held :]
         return window[: len(window) - num_held]
 
+    def would_hit(self, text: str) -> bool:
+        """True when this text, coming next, would complete a stop string."""
+        if not self._held and self._first_chars.isdisjoint(text):
+            return False
+        matched = [automaton.num_matched for automaton in self._automata]
+        is_hit = any(self._advance(char) is not None for char in text)
+        for automaton, num_matched in zip(self._automata, matched, strict=True):
+            automaton.num_matched = num_matched
+        return is_hit
+
     def finish(self) -> str:
         """What was held back, now that no stop string can follow."""
         held, self._held = self._held, ""
+        self.num_passed += len(held)
         return held
 
     def _advance(self, char: str) -> str | None:
-        """The longest stop string that this character completes."""
+        """The first listed stop string that this character completes."""
         hit = None
         for stop, automaton in zip(self._stops, self._automata, strict=True):
             if automaton.advance(char) and hit is None:

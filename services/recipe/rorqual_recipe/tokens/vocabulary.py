@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 
@@ -20,11 +20,15 @@ class Vocabulary:
     """token_bytes[id] is what the token adds to the text; special tokens add nothing.
 
     special: spelling of each special token, for where a token itself is shown.
+    added: id of every entry of the added vocabulary, special or not, by spelling.
+    tables: what readers of answers work out once per vocabulary.
     """
 
     token_bytes: tuple[bytes, ...]
     special: Mapping[int, bytes]
     strips_first_space: bool
+    added: Mapping[str, int] = field(default_factory=dict)
+    tables: dict[Any, Any] = field(default_factory=dict, compare=False, repr=False)
 
     def bytes_of(self, token_id: int) -> bytes:
         """What a token adds to the text; nothing for ids outside the vocabulary."""
@@ -53,6 +57,7 @@ def make_vocabulary(tokenizer: Mapping[str, Any], added: Sequence[AddedToken]) -
         token_bytes=tuple(table),
         special={entry.token_id: entry.content.encode() for entry in added if entry.special},
         strips_first_space=not byte_level,
+        added={entry.content: entry.token_id for entry in added},
     )
 
 

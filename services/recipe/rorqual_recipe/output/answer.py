@@ -1,0 +1,231 @@
+"""One choice of an answer: tokens in, events out, in order and once.
+
+Works token by token: after k tokens the same events have been made, however the k tokens arrived.
+Text of one kind within one token is one delta.
+"""
+
+from collections.abc import Sequence
+
+from rorqual_recipe.output.call_log import CallLog
+from rorqual_recipe.output.calls import call_format
+from rorqual_recipe.output.content import ContentPipe
+from rorqual_recipe.output.detokeniser import Detokeniser
+from rorqual_recipe.output.events import (
+    AnswerEvent,
+    AnswerFinished,
+    ContentDelta,
+    FinishReason,
+    ReasoningDelta,
+    TokenLogprob,
+    ToolArgumentsDelta,
+)
+from rorqual_recipe.output.marks import (
+    REASONING_CLOSE,
+    REASONING_OPEN,
+    TOOL_MARK,
+    MarkFinder,
+    Marks,
+    without_surrogates,
+)
+from rorqual_recipe.output.plain_tokens import NO_PLAIN_TOKENS, PlainTokens, plain_tokens
+from rorqual_recipe.output.plan import AnswerPlan
+from rorqual_recipe.output.stages import Kind, Stages
+from rorqual_recipe.output.token_queue import QueuedToken, TokenQueue
+from rorqual_recipe.tokens.vocabulary import Vocabulary
+
+_CUT = (FinishReason.LENGTH, FinishReason.CONTENT_FILTER)
+
+
+class AnswerReader:
+    """Turns the tokens of one choice into the events of its answer.
+
+    num_tokens: all that were read, those of marks and stop strings too. num_reasoning_tokens: those
+    of them that made reasoning. finish_reason: None until the end.
+    """
+
+    def __init__(self, vocabulary: Vocabulary, plan: AnswerPlan) -> None:
+        self._vocabulary = vocabulary
+        self._plan = plan
+        self._detokeniser = Detokeniser(vocabulary)
+        self._out: list[AnswerEvent] = []
+        self._tokens = TokenQueue()
+        self._num_chars = 0
+        self._marks = _marks(plan, vocabulary)
+        self._finder = MarkFinder(self._marks.in_text)
+        self._text_finder = MarkFinder(self._marks.all)
+        self._calls = CallLog(
+            tools=plan.tools,
+            id_seed=plan.call_id_seed,
+            spell=self._marks.spell,
+            emit=self._emit,
+            on_text=lambda text: self._stages.say_of_calls(text),
+        )
+        make_format = call_format(plan.tool_format)
+        tool_format = make_format(self._calls) if make_format else None
+        self._stages = Stages(plan.stage, tool_format, self._tokens, self._show)
+        self._content = ContentPipe(
+            plan.stops, json_mode=plan.json_mode, show=self._say, warn=self._calls.warn
+        )
+        self._stages.on_call = self._content.interrupt
+        self._stages.is_stop = self._content.would_hit
+        self._stages.is_stopped = lambda: self._content.hit is not None
+        if plan.starts_in_tool_calls:
+            self._stages.open_calls()
+        self._plain: PlainTokens = NO_PLAIN_TOKENS
+        self.num_tokens = 0
+        self.num_reasoning_tokens = 0
+        self.finish_reason: FinishReason | None = None
+
+    @property
+    def hit_stop(self) -> bool:
+        """True once a stop string has ended the answer."""
+        return self._content.hit is not None
+
+    def feed(
+        self, token_ids: Sequence[int], logprobs: Sequence[TokenLogprob] = ()
+    ) -> list[AnswerEvent]:
+        """The next tokens, in order. Tokens after the end are ignored."""
+        if self.finish_reason is not None:
+            return []
+        if self._plain:
+            try:
+                events = list(map(self._plain.__getitem__, token_ids))
+            except KeyError:
+                pass
+            else:
+                self._count_plain(len(events))
+                return events
+        return self._feed_each(token_ids, logprobs if self._plan.logprobs else ())
+
+    def feed_text(self, text: str, num_tokens: int) -> list[AnswerEvent]:
+        """Text in place of tokens: every mark counts where it is spelled."""
+        if self.finish_reason is not None:
+            return []
+        self.num_tokens += num_tokens
+        self._plain = NO_PLAIN_TOKENS
+        self._take(self._text_finder.feed(without_surrogates(text)))
+        self._end_on_stop()
+        return self._drain()
+
+    def finish(self, reason: FinishReason) -> list[AnswerEvent]:
+        """The end as decode tells it; nothing when a stop string was there before."""
+        if self.finish_reason is not None:
+            return []
+        is_cut = reason in _CUT
+        self._take(self._finder.feed(self._detokeniser.finish()) + self._finder.finish())
+        self._take(self._text_finder.finish())
+        if not self.hit_stop:
+            self._stages.finish(is_cut=is_cut)
+            self._content.finish(is_cut=is_cut)
+        self._end(FinishReason.STOP if self.hit_stop else reason)
+        return self._drain()
+
+    def _feed_each(
+        self, token_ids: Sequence[int], logprobs: Sequence[TokenLogprob]
+    ) -> list[AnswerEvent]:
+        events: list[AnswerEvent] = []
+        for index, token_id in enumerate(token_ids):
+            event = self._plain.get(token_id)
+            if event is not None:
+                events.append(event)
+                self._count_plain(1)
+                continue
+            self._feed_token(token_id, logprobs[index] if index < len(logprobs) else None)
+            events += self._drain()
+            if self.finish_reason is not None:
+                break
+        return events
+
+    def _feed_token(self, token_id: int, logprob: TokenLogprob | None) -> None:
+        self.num_tokens += 1
+        mark = self._marks.by_id.get(token_id)
+        text = self._detokeniser.feed(token_id) if mark is None else self._detokeniser.flush()
+        if mark is not None or token_id not in self._vocabulary.special:
+            self._tokens.add(self._num_chars + len(self._finder.held), logprob)
+        if self._marks.in_text:
+            text = self._finder.feed(text) + (self._finder.finish() if mark else "")
+        self._take(text + (mark or ""))
+        self._end_on_stop()
+        self._plain = self._choose_plain()
+
+    def _take(self, text: str) -> None:
+        if text:
+            self._num_chars += len(text)
+            self._stages.feed(text)
+
+    def _choose_plain(self) -> PlainTokens:
+        """The tokens that are shown as they are from here on."""
+        is_plain = (
+            self._stages.is_idle
+            and not self._tokens
+            and self._detokeniser.is_idle
+            and not self._plan.logprobs
+            and not self._finder.held
+            and not self._text_finder.held
+        )
+        if not is_plain or not (self._stages.kind is Kind.REASONING or self._content.is_idle):
+            return NO_PLAIN_TOKENS
+        chars = self._stages.significant_chars | self._finder.first_chars
+        if self._stages.kind is Kind.REASONING:
+            return plain_tokens(self._vocabulary, chars, self._marks.by_id, ReasoningDelta)
+        chars |= frozenset(stop[0] for stop in self._plan.stops if stop)
+        return plain_tokens(self._vocabulary, chars, self._marks.by_id, ContentDelta)
+
+    def _count_plain(self, num_tokens: int) -> None:
+        self.num_tokens += num_tokens
+        if self._stages.kind is Kind.REASONING:
+            self.num_reasoning_tokens += num_tokens
+
+    def _show(self, kind: Kind, text: str, tokens: Sequence[QueuedToken], start: int) -> None:
+        spelled = self._marks.spell(text)
+        if kind is Kind.CONTENT:
+            self._content.feed(spelled, tokens, start)
+            return
+        self.num_reasoning_tokens += len(tokens)
+        logprobs = tuple(token.logprob for token in tokens if token.logprob is not None)
+        self._emit(ReasoningDelta(spelled, logprobs))
+
+    def _say(self, text: str, logprobs: tuple[TokenLogprob, ...]) -> None:
+        self._emit(ContentDelta(text, logprobs))
+
+    def _emit(self, event: AnswerEvent) -> None:
+        """One more event of this token; neighbours of one kind become one."""
+        last = self._out[-1] if self._out else None
+        if isinstance(event, ContentDelta) and isinstance(last, ContentDelta):
+            event = ContentDelta(last.text + event.text, last.logprobs + event.logprobs)
+        elif isinstance(event, ReasoningDelta) and isinstance(last, ReasoningDelta):
+            event = ReasoningDelta(last.text + event.text, last.logprobs + event.logprobs)
+        elif isinstance(event, ToolArgumentsDelta) and isinstance(last, ToolArgumentsDelta):
+            event = ToolArgumentsDelta(event.index, last.text + event.text)
+        else:
+            self._out.append(event)
+            return
+        self._out[-1] = event
+
+    def _drain(self) -> list[AnswerEvent]:
+        events, self._out = self._out, []
+        return events
+
+    def _end_on_stop(self) -> None:
+        if self._content.hit is not None and self.finish_reason is None:
+            self._end(FinishReason.STOP)
+
+    def _end(self, reason: FinishReason) -> None:
+        if self._calls.num_calls and reason not in _CUT:
+            reason = FinishReason.TOOL_CALLS
+        self.finish_reason = reason
+        self._plain = NO_PLAIN_TOKENS
+        self._emit(AnswerFinished(reason, self._content.hit))
+
+
+def _marks(plan: AnswerPlan, vocabulary: Vocabulary) -> Marks:
+    """Every mark that means something in this answer."""
+    spellings: dict[str, str] = {}
+    if plan.reasoning_marks is not None:
+        spellings[REASONING_OPEN], spellings[REASONING_CLOSE] = plan.reasoning_marks
+    format_ = call_format(plan.tool_format)
+    if format_ is not None:
+        spellings |= format_.marks
+        if plan.tool_format.startswith("dsml"):
+            spellings[TOOL_MARK] = plan.dsml_mark
+    return Marks(spellings, vocabulary)

@@ -1,0 +1,248 @@
+"""Formats in which a call is a JSON object: hermes, llama3-json, mistral.
+
+What is no call stays text, marks spelled out; a call of an unknown tool does too.
+"""
+
+import re
+from collections.abc import Mapping
+from typing import ClassVar
+
+from rorqual_recipe.output.calls.base import CallSink
+from rorqual_recipe.output.calls.json_call import ArgumentsSpan, JsonCall, Outcome
+from rorqual_recipe.output.marks import TOOL_CLOSE, TOOL_EXTRA, TOOL_MARK
+
+BLANK = " \t\r\n"
+_MAX_NAME_CHARS = 512
+
+
+class _JsonFormat:
+    """What the formats share: a lead, held text, calls one after another.
+
+    _lead: what has to be shown when no call comes of it.
+    """
+
+    marks: ClassVar[Mapping[str, str]] = {}
+    opening: ClassVar[str] = TOOL_MARK
+    opens_content: ClassVar[str] = ""
+
+    def __init__(self, sink: CallSink) -> None:
+        self._sink = sink
+        self._text = self._lead = ""
+        self._call: JsonCall | None = None
+        self._is_open = False
+
+    @property
+    def num_held(self) -> int:
+        """See CallFormat.num_held."""
+        return len(self._text) + (len(self._call.text) if self._call else 0)
+
+    def open(self, lead: str) -> None:
+        """See CallFormat.open."""
+        self._lead, self._is_open = lead, True
+
+    def open_inside(self) -> None:
+        """See CallFormat.open_inside."""
+        self.open("")
+
+    def feed(self, text: str) -> str | None:
+        """See CallFormat.feed."""
+        self._text += text
+        while self._is_open and self._step():
+            pass
+        if self._is_open:
+            return None
+        rest, self._text = self._text, ""
+        return rest
+
+    def finish(self, *, is_cut: bool) -> None:
+        """See CallFormat.finish."""
+        held = self._text
+        if self._call is not None and self._call.has_begun:
+            self._call.finish(is_cut=is_cut)
+        elif self._call is not None:
+            held = self._call.text + held
+        left = self._lead + held
+        if left.strip(BLANK) and is_cut and self._is_open:
+            self._sink.warn("the answer was cut inside a tool call, which was left out")
+        elif left.strip(BLANK):
+            self._give_up(held)
+        self._text, self._call, self._is_open = "", None, False
+
+    def _give_up(self, text: str) -> None:
+        """Lead and text are no call."""
+        self._sink.warn("text like a tool call that is none became content")
+        lead, self._lead, self._call, self._is_open = self._lead, "", None, False
+        self._sink.text(lead + text)
+
+    def _step(self) -> bool:
+        """Decide upon some of the text; False when that takes more."""
+        raise NotImplementedError
+
+    def _step_call(self) -> bool:
+        call = self._call = self._call or JsonCall(self._sink)
+        text, self._text = self._text, ""
+        outcome = call.feed(text)
+        if outcome is Outcome.MORE:
+            self._lead = "" if call.has_begun else self._lead
+            return False
+        self._call = None
+        if outcome is Outcome.CALL:
+            self._lead, self._text = "", call.text
+        else:
+            self._give_up(call.text)
+        return True
+
+    def _skip(self, chars: str) -> None:
+        kept = self._text.lstrip(chars)
+        if self._lead:
+            self._lead += self._text[: len(self._text) - len(kept)]
+        self._text = kept
+
+
+class HermesCalls(_JsonFormat):
+    """`<tool_call>{"name": ..., "arguments": {...}}</tool_call>`, one or more."""
+
+    marks: ClassVar[Mapping[str, str]] = {TOOL_MARK: "<tool_call>", TOOL_CLOSE: "</tool_call>"}
+
+    def _step(self) -> bool:
+        if self._call is not None:
+            return bool(self._text) and self._step_call()
+        if self._text.startswith(TOOL_MARK) and not self._lead.endswith(TOOL_MARK):
+            self._lead, self._text = self._lead + TOOL_MARK, self._text[1:]
+        self._skip(BLANK)
+        if not self._text:
+            return False
+        if self._lead or self._text[0] == "{":
+            if self._text[0] == "{":
+                return self._step_call()
+            self._give_up("")
+        elif self._text[0] == TOOL_CLOSE:
+            self._text = self._text[1:]
+            self._is_open = False
+        else:
+            self._sink.warn("a tool call had no end")
+            self._is_open = False
+        return True
+
+    def open_inside(self) -> None:
+        """See CallFormat.open_inside."""
+        self.open(TOOL_MARK)
+
+
+class LlamaCalls(_JsonFormat):
+    """`{"name": ..., "parameters": {...}}` as the whole content, several with `;` between."""
+
+    marks: ClassVar[Mapping[str, str]] = {TOOL_MARK: "<|python_tag|>"}
+    opens_content: ClassVar[str] = "{"
+
+    def _step(self) -> bool:
+        if self._call is not None:
+            return bool(self._text) and self._step_call()
+        if self._text.startswith(TOOL_MARK):
+            self._lead, self._text = self._lead + TOOL_MARK, self._text[1:]
+        self._skip(BLANK + ";")
+        if not self._text:
+            return False
+        if self._text[0] == "{":
+            return self._step_call()
+        if self._lead:
+            self._give_up("")
+        self._is_open = False
+        return True
+
+    def _give_up(self, text: str) -> None:
+        if TOOL_MARK in self._lead:
+            super()._give_up(text)
+            return
+        lead, self._lead, self._call, self._is_open = self._lead, "", None, False
+        self._sink.text(lead + text)
+
+
+class MistralCalls(_JsonFormat):
+    """`[TOOL_CALLS][{...}, ...]` and `[TOOL_CALLS]name[ARGS]{...}`."""
+
+    marks: ClassVar[Mapping[str, str]] = {
+        TOOL_MARK: "[TOOL_CALLS]",
+        TOOL_CLOSE: "[ARGS]",
+        TOOL_EXTRA: "[CALL_ID]",
+    }
+    _NAME = re.compile(rf"\s*([^{{\[\s{TOOL_MARK}{TOOL_CLOSE}{TOOL_EXTRA}]+)\s*")
+    _BEFORE_ARGUMENTS = re.compile(
+        rf"\s*(?:{TOOL_EXTRA}[^{{{TOOL_CLOSE}]*)?{TOOL_CLOSE}?\s*(?=\{{)"
+    )
+
+    def __init__(self, sink: CallSink) -> None:
+        super().__init__(sink)
+        self._arguments: ArgumentsSpan | None = None
+        self._in_list = False
+
+    def _step(self) -> bool:
+        if self._arguments is not None:
+            return self._step_arguments(self._arguments)
+        if self._call is not None:
+            return bool(self._text) and self._step_call()
+        if self._text.startswith(TOOL_MARK):
+            self._lead, self._text = self._lead + TOOL_MARK, self._text[1:]
+            self._in_list = False
+        self._skip(BLANK + ("," if self._in_list else ""))
+        if not self._text:
+            return False
+        if self._in_list and self._text[0] in "{]":
+            return self._step_list()
+        if self._text[0] == "[" and self._lead and not self._in_list:
+            self._lead, self._text, self._in_list = self._lead + "[", self._text[1:], True
+            return True
+        if not self._lead or self._in_list:
+            return self._leave()
+        return self._step_name()
+
+    def _leave(self) -> bool:
+        if self._lead:
+            self._give_up("")
+        self._is_open = False
+        return True
+
+    def _step_list(self) -> bool:
+        if self._text[0] == "{":
+            return self._step_call()
+        self._text, self._in_list = self._text[1:], False
+        if self._lead:
+            self._give_up("]")
+        return True
+
+    def _step_name(self) -> bool:
+        name = self._NAME.match(self._text)
+        if name is None or len(self._text) > _MAX_NAME_CHARS:
+            self._give_up("")
+            return True
+        before = self._BEFORE_ARGUMENTS.match(self._text, name.end())
+        if before is None:
+            rest = self._text[name.end() :]
+            if rest and rest[0] not in TOOL_CLOSE + TOOL_EXTRA:
+                self._give_up("")
+                return True
+            return False
+        if not self._sink.knows(name.group(1)):
+            self._sink.warn(f"a call of the unknown tool {name.group(1)[:128]!r} became content")
+            self._give_up("")
+            return True
+        self._lead, self._text = "", self._text[before.end() :]
+        self._arguments = ArgumentsSpan(self._sink)
+        self._sink.begin(name.group(1))
+        return True
+
+    def _step_arguments(self, arguments: ArgumentsSpan) -> bool:
+        rest = arguments.feed(self._text)
+        self._text = rest or ""
+        if rest is None:
+            return False
+        self._arguments = None
+        arguments.close()
+        return True
+
+    def finish(self, *, is_cut: bool) -> None:
+        """See CallFormat.finish."""
+        if self._arguments is not None:
+            self._arguments.break_off(is_cut=is_cut)
+            self._arguments = None
+        super().finish(is_cut=is_cut)

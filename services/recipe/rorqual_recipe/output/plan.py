@@ -1,0 +1,47 @@
+"""How one answer is to be read."""
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from rorqual_recipe.conversation import Tool
+from rorqual_recipe.encodings.base import NO_TOOL_FORMAT, AnswerStage
+
+DSML_MARK = "｜DSML｜"
+
+_ALPHABET = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
+_CALL_ID_CHARS = 24
+_CALL_ID_KEY = b"rorqual tool call id"
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerPlan:
+    """What the prompt and the client decided about one choice.
+
+    reasoning_marks: spellings that open and close reasoning; None = the model has none.
+    tools: what may be called, by printed name; None = not known, every name is taken.
+    json_mode: only the JSON value of the content is wanted and nothing enforces that.
+    call_id_seed: makes ids of tool calls; the same seed gives the same ids.
+    """
+
+    stage: AnswerStage = AnswerStage.CONTENT
+    reasoning_marks: tuple[str, str] | None = None
+    tool_format: str = NO_TOOL_FORMAT
+    dsml_mark: str = DSML_MARK
+    starts_in_tool_calls: bool = False
+    tools: Mapping[str, Tool] | None = field(default=None, hash=False)
+    stops: tuple[str, ...] = ()
+    json_mode: bool = False
+    logprobs: bool = False
+    call_id_seed: str = ""
+
+
+def tool_call_id(seed: str, index: int) -> str:
+    """`call_` and 24 characters that depend on seed and index only."""
+    digest = hashlib.blake2b(f"{seed}/{index}".encode(), key=_CALL_ID_KEY, digest_size=24).digest()
+    number = int.from_bytes(digest)
+    chars = []
+    for _ in range(_CALL_ID_CHARS):
+        number, digit = divmod(number, len(_ALPHABET))
+        chars.append(_ALPHABET[digit])
+    return "call_" + "".join(chars)
