@@ -6,16 +6,20 @@ from rorqual_runtime.service import open_service, run, run_until_signal
 from rorqual_runtime.settings import RuntimeSettings
 
 from rorqual_recipe.model import load_served_model
+from rorqual_recipe.response_memory import open_memory
 from rorqual_recipe.service import RecipeService
 from rorqual_recipe.settings import RecipeSettings
 
 
 async def main() -> None:
     """Serve until told to stop."""
-    settings = RecipeSettings()
-    async with open_service("recipe", RuntimeSettings()) as ctx:
+    settings, runtime = RecipeSettings(), RuntimeSettings()
+    async with (
+        open_service("recipe", runtime) as ctx,
+        open_memory(ctx.clock, runtime.redis_url, settings) as memory,
+    ):
         model = await asyncio.to_thread(load_served_model, settings)
-        service = RecipeService(ctx, settings, model)
+        service = RecipeService(ctx, settings, model, memory)
         await service.start()
         ctx.mark_ready()
         await run_until_signal(ctx, service.drain)

@@ -160,6 +160,7 @@ class Intake:
             system_fingerprint=f"fp_{model.fingerprint[:12]}" if model.fingerprint else None,
             vocabulary=model.vocabulary,
             num_prompt_tokens=encoded.num_prompt_tokens,
+            clock=self._ctx.clock.now_unix_s,
         )
 
     def _choice(self, encoded: EncodedRequest) -> Choice:

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
+MIN_KEY_CHARS = 32
 MAX_SEALED_CHARS = 16 << 20
 MAX_REASONING_BYTES = 64 << 20
 _HEAD = "rq1."
@@ -26,6 +27,18 @@ _KEY_ID_BYTES = 4
 _NONCE_BYTES = 12
 _ISSUED = struct.Struct("<Q")
 _CLOCK_SKEW_S = 300
+
+
+class WeakSealingKey(ValueError):
+    """A configured key that is too short; its text is not repeated."""
+
+
+def parse_sealing_keys(text: str) -> list[bytes]:
+    """Keys separated by commas: the first seals, all of them open. Raises: WeakSealingKey."""
+    keys = [key.strip() for key in text.split(",") if key.strip()]
+    if any(len(key) < MIN_KEY_CHARS for key in keys):
+        raise WeakSealingKey(f"a sealing key has at least {MIN_KEY_CHARS} characters")
+    return [key.encode() for key in keys]
 
 
 class SealBroken(Exception):

@@ -172,8 +172,10 @@ class RecipeService:
         """An error from elsewhere in the caller's protocol."""
         protocol = convert.protocol_from_wire(request.protocol)
         error = convert.error_request_from_wire(request)
+        stream = self._streams.get(request.request_id)
+        rendered = stream.render_failure(error) if stream else protocol.render_error(error)
         self._forget(request.request_id)
-        return convert.protocol_error_to_wire(protocol.render_error(error), error)
+        return convert.protocol_error_to_wire(rendered, error)
 
     async def on_resend(
         self, request: ResendEventsRequest, context: MessageContext

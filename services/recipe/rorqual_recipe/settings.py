@@ -2,8 +2,10 @@
 
 from pathlib import Path
 
-from pydantic import Field
+from pydantic import Field, SecretStr, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from rorqual_recipe.sealing import parse_sealing_keys
 
 
 class RecipeSettings(BaseSettings):
@@ -56,3 +58,25 @@ class RecipeSettings(BaseSettings):
     max_early_deltas: int = Field(
         64, ge=1, description="deltas kept per choice while a gap before them is filled"
     )
+    response_ttl_s: float = Field(
+        86400.0, gt=0, description="how long a stored response can be continued or read"
+    )
+    max_stored_response_bytes: int = Field(
+        8 << 20, gt=0, description="largest stored response, its whole conversation included"
+    )
+    store_timeout_s: float = Field(0.5, gt=0, description="one call to the response store")
+    store_connections: int = Field(16, ge=1, description="connections to the response store")
+    sealing_key: SecretStr = Field(
+        SecretStr(""),
+        description="keys of encrypted reasoning, comma separated, the first one seals; empty = "
+        "one that the instances share through the response store",
+    )
+    seal_ttl_s: float = Field(
+        30 * 86400.0, gt=0, description="how long encrypted reasoning can be sent back"
+    )
+
+    @field_validator("sealing_key")
+    @classmethod
+    def _strong_keys(cls, value: SecretStr) -> SecretStr:
+        parse_sealing_keys(value.get_secret_value())
+        return value

@@ -99,15 +99,6 @@ class WritesFailures(Protocol):
         ...
 
 
-@runtime_checkable
-class TellsFailure(Protocol):
-    """The optional side of an EventWriter whose protocol has an event for a failed answer."""
-
-    def fail(self, error: RenderedError, usage: TokenUsage) -> list[bytes]:
-        """Frames that end a begun stream with the error."""
-        ...
-
-
 class ProtocolAdapter(Protocol):
     """One API dialect."""
 

@@ -3,12 +3,13 @@
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from rorqual_runtime.errors import ServingError
+
 from rorqual_recipe.conversation import ParsedRequest
 from rorqual_recipe.output.events import AnswerEvent
 from rorqual_recipe.protocols.base import (
     MAX_BODY_PART_BYTES,
     AnswerFacts,
-    RenderedError,
     TokenUsage,
 )
 from rorqual_recipe.protocols.responses.answer import Answer, to_json
@@ -36,10 +37,10 @@ class ResponseWriter:
         self.final = self._answer.end(usage)
         return self._taken()
 
-    def fail(self, error: RenderedError, usage: TokenUsage) -> list[bytes]:
-        """Frames that end an answer which has failed."""
+    def write_failure(self, error: ServingError, usage: TokenUsage) -> bytes:
+        """See WritesFailures.write_failure."""
         self._answer.fail(response_error(error), usage)
-        return self._taken()
+        return b"".join(self._taken())
 
     def _taken(self) -> list[bytes]:
         frames, self._frames = self._frames, []
