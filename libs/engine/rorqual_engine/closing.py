@@ -8,7 +8,7 @@ found by what ends JSON; for other grammars it is often, but not always, found.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -27,6 +27,11 @@ _IN_TEXT = (b'"',)
 """Inside a string, brackets are text and only the quote ends it."""
 _TEXT_PROBES = (b"x", b"W")
 """Allowed, both of them, inside a free string only."""
+_LINE_BREAK = (b"\n",)
+"""Allowed beside the probes where no quote ends the text: thinking, a parameter in markup."""
+_OUT_OF_FREE_TEXT = (b"</think>", b"[/THINK]", "｜DSML｜".encode())
+"""Marks that end free text, where the grammar takes them for marks."""
+_BEFORE_MARK = (b"</",)
 
 
 class ClosingVocabulary:
@@ -39,6 +44,9 @@ class ClosingVocabulary:
         self.between = _known(by_text, _BETWEEN)
         self.in_text = _known(by_text, _IN_TEXT)
         self.text_probes = _known(by_text, _TEXT_PROBES)
+        self.line_break = _known(by_text, _LINE_BREAK)
+        self.out_of_free_text = _known(by_text, _OUT_OF_FREE_TEXT)
+        self.before_mark = _known(by_text, _BEFORE_MARK)
         self.is_structural = np.fromiter(
             (not _STRUCTURE.isdisjoint(text) for text in texts), np.bool_, len(texts)
         )
@@ -114,11 +122,35 @@ def find_way(
 
 def _next_token(matcher: Any, vocabulary: ClosingVocabulary, mask: Any) -> int | None:
     matcher.fill_next_token_bitmask(mask, 0)
-    in_text = all(_is_allowed(mask, token_id) for token_id in vocabulary.text_probes)
-    for token_id in vocabulary.in_text if in_text else vocabulary.between:
+    if _is_free_text(vocabulary, mask):
+        enders = [*_marks_that_end(matcher, vocabulary), *vocabulary.before_mark]
+    else:
+        enders = vocabulary.in_text if _is_text(vocabulary, mask) else vocabulary.between
+    for token_id in enders:
         if _is_allowed(mask, token_id):
             return token_id
     return _allowed_by_length(vocabulary, mask)
+
+
+def _is_text(vocabulary: ClosingVocabulary, mask: Any) -> bool:
+    return all(_is_allowed(mask, token_id) for token_id in vocabulary.text_probes)
+
+
+def _is_free_text(vocabulary: ClosingVocabulary, mask: Any) -> bool:
+    """Text that no quote ends."""
+    can_break = any(_is_allowed(mask, token_id) for token_id in vocabulary.line_break)
+    return can_break and _is_text(vocabulary, mask)
+
+
+def _marks_that_end(matcher: Any, vocabulary: ClosingVocabulary) -> Iterator[int]:
+    """Marks behind which the text does not go on: elsewhere they are but a part of it."""
+    mask = np.empty((1, vocabulary.num_words), np.int32)
+    for token_id in vocabulary.out_of_free_text:
+        behind = matcher.fork()
+        if behind.accept_token(token_id):
+            behind.fill_next_token_bitmask(mask, 0)
+            if not _is_free_text(vocabulary, mask):
+                yield token_id
 
 
 def _is_allowed(mask: Any, token_id: int) -> bool:

@@ -13,6 +13,7 @@ import xgrammar
 from rorqual_engine import closing
 from rorqual_engine.closing import MAX_WAY_TOKENS, ClosingVocabulary, find_way
 from rorqual_engine.grammar import GrammarState, load_tokenizer_info
+from tokenizers import pre_tokenizers
 
 from tests.support.tiny_model_dir import EOS_TOKEN_ID, VOCAB_SIZE, make_model_dir
 
@@ -143,3 +144,39 @@ def test_a_grammar_without_an_end_is_soon_given_up(
 def test_without_a_vocabulary_every_token_is_admitted(vocabulary: Vocabulary) -> None:
     state = GrammarState(vocabulary.schema(PERSON))
     assert state.admit(123, 0) == 123
+
+
+def test_free_text_ends_at_its_mark() -> None:
+    """Thinking before the answer, and a parameter that is text as it is."""
+    marks = {"｜DSML｜": 300, "</think>": 301, "</": 302}
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    tokens = ["<end>", *alphabet, *("" for _ in range(300 - 1 - len(alphabet))), *marks]
+    info = xgrammar.TokenizerInfo(tokens, xgrammar.VocabType.BYTE_LEVEL, stop_token_ids=[0])
+    compiler = xgrammar.GrammarCompiler(info, max_threads=1)
+    vocabulary = ClosingVocabulary(info)
+    for elements in (
+        [
+            {"type": "any_tokens", "exclude_tokens": [301]},
+            {"type": "token", "token": 301},
+            {"type": "json_schema", "json_schema": PERSON},
+        ],
+        [
+            {"type": "any_text", "excludes": ["｜DSML｜"]},
+            {"type": "const_string", "value": "</"},
+            {"type": "token", "token": 300},
+            {"type": "const_string", "value": "parameter>"},
+        ],
+    ):
+        tag = {"type": "structural_tag", "format": {"type": "sequence", "elements": elements}}
+        grammar = compiler.compile_structural_tag(tag)
+        state = GrammarState(grammar, vocabulary)
+        shortest = find_way(xgrammar.GrammarMatcher(grammar), vocabulary)
+        assert shortest is not None
+        budget = len(shortest) + 20
+        for num_done in range(budget):
+            token_id = state.admit(tokens.index("x"), budget - num_done - 1)
+            if not state.accept(token_id):
+                break
+        way = find_way(state._matcher.fork(), vocabulary)
+        assert way is not None
+        assert num_done + len(way) <= budget
