@@ -10,9 +10,17 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from rorqual_recipe.tokens.cuts import CUTS_BY_PATTERN, GPT2, CutRule, find_cut_rule
+from rorqual_recipe.tokens.cuts import CutRule, find_cut_rule
 from rorqual_recipe.tokens.encoder import HuggingFaceEncoder
 from rorqual_recipe.tokens.layers import CuttingEncoder
+from rorqual_recipe.tokens.patterns import (
+    DEEPSEEK,
+    DEEPSEEK_CJK,
+    DEEPSEEK_DIGITS,
+    GPT2,
+    PATTERNS,
+    with_known_spellings,
+)
 from tokenizers import Tokenizer
 
 from tests.support.chat_model_dir import make_chat_tokenizer
@@ -33,13 +41,9 @@ def sequence(*stages: dict[str, Any]) -> dict[str, Any]:
     return {"type": "Sequence", "pretokenizers": list(stages)}
 
 
-DEEPSEEK_STAGES = (
-    split(r"\p{N}{1,3}"),
-    split("[\u4e00-\u9fa5\u3040-\u309f\u30a0-\u30ff]+"),
-    split([pattern for pattern in CUTS_BY_PATTERN if r"][A-Za-z]+|" in pattern][-1]),
-)
+DEEPSEEK_STAGES = (split(DEEPSEEK_DIGITS), split(DEEPSEEK_CJK), split(DEEPSEEK))
 KNOWN = {
-    **{f"pattern {n}": sequence(split(p), BYTES) for n, p in enumerate(CUTS_BY_PATTERN)},
+    **{f"pattern {n}": sequence(split(p), BYTES) for n, p in enumerate(PATTERNS)},
     "GPT-2": GPT2_STAGE,
     "digits, then GPT-2": sequence(DIGITS, GPT2_STAGE),
     "DeepSeek": sequence(*DEEPSEEK_STAGES, BYTES),
@@ -129,3 +133,24 @@ def test_texts_that_begin_alike_share_their_first_pieces(text: str, more: str) -
     assert "".join(pieces) == text
     assert all(len(piece) >= 16 for piece in pieces[:-1])
     assert longer[: len(pieces) - 1] == pieces[:-1]
+
+
+@pytest.mark.parametrize("spelling", ["escaped", "as they are", "apostrophe escaped"])
+@pytest.mark.parametrize("pattern", PATTERNS)
+def test_another_spelling_of_a_pattern_is_the_same_pattern(pattern: str, spelling: str) -> None:
+    """Cuts are found, and what fastokens is given splits text as the file's own spelling does."""
+    literal = pattern.replace(r"\r\n", "\r\n")
+    respelled = {
+        "escaped": pattern,
+        "as they are": literal,
+        "apostrophe escaped": pattern.replace("'", r"\'"),
+    }
+    stage = split(respelled[spelling])
+    assert known_rule(sequence(stage, BYTES)) == known_rule(sequence(split(pattern), BYTES))
+    own, known = (
+        Tokenizer.from_str(json.dumps(tokenizer_json(pre))).pre_tokenizer
+        for pre in (stage, with_known_spellings(stage))
+    )
+    for characters in product("sA1 \n'/\u00e9", repeat=4):
+        text = "".join(characters)
+        assert own.pre_tokenize_str(text) == known.pre_tokenize_str(text)

@@ -25,6 +25,9 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
+from rorqual_recipe.tokens import patterns
+from rorqual_recipe.tokens.patterns import known_pattern
+
 SPACE = r"(?<=\S) "
 MARK = r"(?<=[A-Za-z])[!-&(-/:-@\[-`{-~]"
 HAN = "(?<=[\u4e00-\u9fa5])[，。、；：？！（）「」《》]"
@@ -32,40 +35,17 @@ LINE = r"(?<=\n)\S"
 BEFORE_LINE = r"(?<=\S)\n"
 _EVERYWHERE = (SPACE, MARK, HAN)
 
-GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
-_CONTRACTION = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
-_SPACES = r"\s*[\r\n]+|\s+(?!\S)|\s+"
-_CL100K = _CONTRACTION + r"|[^\r\n\p{L}\p{N}]?\p{L}+|%s| ?[^\s\p{L}\p{N}]+[\r\n]*|" + _SPACES
-_MARKED = (
-    _CONTRACTION
-    + r"|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|"
-    + _SPACES
-)
-_UPPER, _LOWER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
-_WORD = r"[^\r\n\p{L}\p{N}]?"
-_O200K = (
-    f"{_WORD}{_UPPER}*{_LOWER}+%s|{_WORD}{_UPPER}+{_LOWER}*%s"
-    r"|\p{N}%s| ?[^\s\p{L}\p{N}]+[\r\n/]*|" + _SPACES
-)
-_DEEPSEEK = (
-    r"[!\"#$%%&%s()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+"
-    r"| ?[\p{P}\p{S}]+[\r\n]*|" + _SPACES
-)
-_DEEPSEEK_VARIANTS = tuple(
-    (_DEEPSEEK % apostrophe).replace(r"\"", '"') for apostrophe in ("'", r"\'")
-)
-
 CUTS_BY_PATTERN: Mapping[str, Sequence[str]] = {
-    GPT2: (*_EVERYWHERE, BEFORE_LINE),
-    _CL100K % r"\p{N}{1,3}": (*_EVERYWHERE, LINE),
-    _CL100K % r"\p{N}": (*_EVERYWHERE, LINE),
-    _MARKED: (*_EVERYWHERE, LINE),
-    _O200K % (f"{_CONTRACTION}?", f"{_CONTRACTION}?", "{1,3}"): _EVERYWHERE,
-    _O200K % ("", "", ""): _EVERYWHERE,
-    **dict.fromkeys(_DEEPSEEK_VARIANTS, (*_EVERYWHERE, LINE)),
+    patterns.GPT2: (*_EVERYWHERE, BEFORE_LINE),
+    patterns.CL100K: (*_EVERYWHERE, LINE),
+    patterns.QWEN2: (*_EVERYWHERE, LINE),
+    patterns.QWEN3_5: (*_EVERYWHERE, LINE),
+    patterns.O200K: _EVERYWHERE,
+    patterns.TEKKEN: _EVERYWHERE,
+    patterns.DEEPSEEK: (*_EVERYWHERE, LINE),
 }
 _ISOLATING_PATTERNS = frozenset(
-    (r"\p{N}", r"\p{N}{1,3}", r"\p{N}+", "[一-龥\u3040-\u309f\u30a0-\u30ff]+")
+    (r"\p{N}", r"\p{N}+", patterns.DEEPSEEK_DIGITS, patterns.DEEPSEEK_CJK)
 )
 
 
@@ -128,7 +108,7 @@ def _is_known(stage: Mapping[str, Any]) -> bool:
     """True for stages that work on each piece of text alone and keep or make the cuts."""
     kind = stage.get("type")
     if kind == "Split":
-        pattern = stage["pattern"].get("Regex")
+        pattern = known_pattern(stage)
         isolates = stage.get("behavior") == "Isolated" and not stage.get("invert")
         return isolates and (pattern in _ISOLATING_PATTERNS or pattern in CUTS_BY_PATTERN)
     return kind == "Digits" or (kind == "ByteLevel" and not stage.get("add_prefix_space", True))
@@ -137,5 +117,5 @@ def _is_known(stage: Mapping[str, Any]) -> bool:
 def _cuts_of(stage: Mapping[str, Any]) -> Sequence[str]:
     """The cuts that a known stage makes certain; none for one that only keeps them."""
     if stage["type"] == "ByteLevel":
-        return CUTS_BY_PATTERN[GPT2] if stage.get("use_regex", True) else ()
-    return CUTS_BY_PATTERN.get(stage.get("pattern", {}).get("Regex"), ())
+        return CUTS_BY_PATTERN[patterns.GPT2] if stage.get("use_regex", True) else ()
+    return CUTS_BY_PATTERN.get(known_pattern(stage), ())

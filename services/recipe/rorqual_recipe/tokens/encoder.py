@@ -11,6 +11,8 @@ import numpy.typing as npt
 from rorqual_runtime.logs import get_logger
 from tokenizers import Tokenizer
 
+from rorqual_recipe.tokens.patterns import with_known_spellings
+
 log = get_logger(__name__)
 
 TokenIds = npt.NDArray[np.int32]
@@ -50,9 +52,9 @@ class FastEncoder:
 
     def __init__(self, tokenizer: Mapping[str, Any], reference: TextEncoder) -> None:
         self._reference = reference
-        self._tokenizer = fastokens.Tokenizer.from_json_str(
-            json.dumps(without_added_tokens(tokenizer))
-        )
+        plain = without_added_tokens(tokenizer)
+        plain["pre_tokenizer"] = with_known_spellings(plain.get("pre_tokenizer"))
+        self._tokenizer = fastokens.Tokenizer.from_json_str(json.dumps(plain))
 
     def encode(self, texts: Sequence[str]) -> list[TokenIds]:
         """See TextEncoder.encode. Ids never become Python objects, so the lock is free."""
