@@ -35,11 +35,14 @@ class Grammar:
     process: ServiceProcess
 
     async def compile(
-        self, kind: generation_pb2.ConstraintKind, source: str, request_id: str = "r1"
+        self,
+        kind: generation_pb2.ConstraintKind,
+        source: str,
+        request_id: str = "r1",
+        param: str = "",
     ) -> grammar_pb2.Compiled:
-        request = grammar_pb2.CompileRequest(
-            request_id=request_id, constraint=generation_pb2.Constraint(kind=kind, source=source)
-        )
+        constraint = generation_pb2.Constraint(kind=kind, source=source, param=param)
+        request = grammar_pb2.CompileRequest(request_id=request_id, constraint=constraint)
         reply = await self.bus.request(
             subjects.grammar_compile(), request, grammar_pb2.CompileReply, timeout_s=10
         )
@@ -109,6 +112,20 @@ async def test_a_bad_constraint_is_answered_as_invalid(
     with pytest.raises(InvalidRequest, match=says) as caught:
         await grammar.compile(kind, source)
     assert caught.value.param
+
+
+async def test_an_error_names_the_field_of_each_caller(grammar: Grammar) -> None:
+    """Also of the second one, whose answer is remembered."""
+    kind = generation_pb2.CONSTRAINT_KIND_JSON_SCHEMA
+    for param in ("text.format.schema", "response_format.json_schema.schema"):
+        with pytest.raises(ServingError) as caught:
+            await grammar.compile(kind, '{"not": {}}', param=param)
+        assert caught.value.param == param
+    tag = {"type": "json_schema", "json_schema": {"not": {}}, "param": "tools[3].input_schema"}
+    source = json.dumps({"type": "structural_tag", "format": tag})
+    with pytest.raises(ServingError, match="'not'") as caught:
+        await grammar.compile(generation_pb2.CONSTRAINT_KIND_STRUCTURAL_TAG, source, param="tools")
+    assert caught.value.param == "tools[3].input_schema"
 
 
 async def test_cancel_ends_a_compilation_and_leaves_nothing_active(grammar: Grammar) -> None:
