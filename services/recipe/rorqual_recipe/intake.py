@@ -15,7 +15,8 @@ from rorqual_recipe.documents import reading_weight
 from rorqual_recipe.encode import EncodedRequest, encode_request
 from rorqual_recipe.event_log import EventLog
 from rorqual_recipe.model import ServedModel
-from rorqual_recipe.output.choice import ChoiceText
+from rorqual_recipe.output.answer import AnswerReader
+from rorqual_recipe.output.plan import plan_answer
 from rorqual_recipe.output.sequence import DeltaOrder
 from rorqual_recipe.protocols.base import AnswerFacts, EventWriter, ParseLimits, ProtocolAdapter
 from rorqual_recipe.protocols.direct import (
@@ -130,7 +131,7 @@ class Intake:
             gateway_id=gateway_id,
             adapter=adapter,
             writer=writer,
-            choices=[self._choice(encoded) for _ in range(parsed.num_choices)],
+            choices=[self._choice(encoded, f"{request_id}/{i}") for i in range(parsed.num_choices)],
             num_prompt_tokens=encoded.num_prompt_tokens,
             expires_s=self._ctx.clock.monotonic_s() + self._lifetime_s(deadline_unix_s),
             log=EventLog(self._settings.max_event_log_bytes),
@@ -160,13 +161,19 @@ class Intake:
             system_fingerprint=f"fp_{model.fingerprint[:12]}" if model.fingerprint else None,
             vocabulary=model.vocabulary,
             num_prompt_tokens=encoded.num_prompt_tokens,
+            thinks=encoded.rendered.thinks,
             clock=self._ctx.clock.now_unix_s,
         )
 
-    def _choice(self, encoded: EncodedRequest) -> Choice:
-        parsed = encoded.parsed
+    def _choice(self, encoded: EncodedRequest, call_id_seed: str) -> Choice:
+        plan = plan_answer(
+            encoded.parsed,
+            encoded.rendered,
+            is_enforced=encoded.constraint is not None,
+            call_id_seed=call_id_seed,
+        )
         return Choice(
-            ChoiceText(self._model.vocabulary, parsed.stop, logprobs=parsed.sampling.logprobs),
+            AnswerReader(self._model.vocabulary, plan),
             DeltaOrder(self._settings.max_early_deltas),
             last_news_s=self._ctx.clock.monotonic_s(),
         )

@@ -7,7 +7,7 @@ from typing import Any
 from rorqual_runtime.errors import ServingError
 
 from rorqual_recipe.event_log import EventLog
-from rorqual_recipe.output.choice import ChoiceText
+from rorqual_recipe.output.answer import AnswerReader
 from rorqual_recipe.output.events import AnswerEvent, FinishReason, TokenLogprob
 from rorqual_recipe.output.sequence import Arrival, DeltaOrder
 from rorqual_recipe.protocols.base import (
@@ -37,16 +37,16 @@ class Delta:
 
 @dataclass(slots=True)
 class Choice:
-    """One choice: its place in the token stream and its text so far."""
+    """One choice: its place in the token stream and its answer so far."""
 
-    text: ChoiceText
+    reader: AnswerReader
     order: DeltaOrder[Delta]
     last_news_s: float
     is_resending: bool = False
 
     @property
     def is_finished(self) -> bool:
-        return self.text.finish_reason is not None
+        return self.reader.finish_reason is not None
 
 
 @dataclass(slots=True)
@@ -119,7 +119,8 @@ class RequestStream:
         return TokenUsage(
             prompt_tokens=self._num_prompt_tokens,
             cached_tokens=self._num_cached_tokens,
-            completion_tokens=sum(choice.text.num_tokens for choice in self.choices),
+            completion_tokens=sum(choice.reader.num_tokens for choice in self.choices),
+            reasoning_tokens=sum(choice.reader.num_reasoning_tokens for choice in self.choices),
         )
 
     def absorb(self, delta: Delta, decode_id: str, incarnation: int, now_s: float) -> Absorbed:
@@ -144,7 +145,7 @@ class RequestStream:
         return Absorbed(
             events=self._events(data),
             has_gap=bool(choice.order.early) and not choice.is_finished,
-            hit_stop=choice.text.hit_stop,
+            hit_stop=choice.reader.hit_stop,
         )
 
     def render_failure(self, error: ServingError) -> RenderedError:
@@ -167,10 +168,10 @@ class RequestStream:
         data: list[bytes] = []
         for start in range(skip, len(delta.token_ids), MAX_PIECE_TOKENS):
             end = start + MAX_PIECE_TOKENS
-            fed = choice.text.feed(delta.token_ids[start:end], delta.logprobs[start:end])
+            fed = choice.reader.feed(delta.token_ids[start:end], delta.logprobs[start:end])
             data += self._write(delta.choice_index, fed)
         if delta.finish_reason and not choice.is_finished:
-            last = choice.text.finish(delta.finish_reason)
+            last = choice.reader.finish(delta.finish_reason)
             data += self._write(delta.choice_index, last)
         if choice.is_finished:
             choice.order.early.clear()
@@ -193,7 +194,9 @@ class RequestStream:
         ]
         if is_last:
             events[-1].is_last = True
-            events[-1].finish_reasons = [choice.text.finish_reason or "" for choice in self.choices]
+            events[-1].finish_reasons = [
+                choice.reader.finish_reason or "" for choice in self.choices
+            ]
         return events
 
 

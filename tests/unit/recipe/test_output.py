@@ -8,9 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from rorqual_recipe.model import ServedModel
-from rorqual_recipe.output.choice import ChoiceText
+from rorqual_recipe.output.answer import AnswerReader
 from rorqual_recipe.output.detokeniser import Detokeniser
 from rorqual_recipe.output.events import AnswerFinished, ContentDelta, FinishReason, TokenLogprob
+from rorqual_recipe.output.plan import AnswerPlan
 from rorqual_recipe.output.sequence import Arrival, DeltaOrder, TooManyEarly
 from rorqual_recipe.output.stop_strings import StopMatcher
 from rorqual_recipe.tokens.vocabulary import Vocabulary, make_vocabulary
@@ -63,11 +64,11 @@ def test_sentencepiece_tokens_are_read_too() -> None:
 
 
 def expected_cut(text: str, stops: list[str]) -> str:
-    """By definition: the hit that ends first, and of those the one that starts first."""
+    """By definition: the hit that ends first, and of those the one that is listed first."""
     for end in range(1, len(text) + 1):
         hits = [end - len(s) for s in stops if text[:end].endswith(s)]
         if hits:
-            return text[: min(hits)]
+            return text[: hits[0]]
     return text
 
 
@@ -92,7 +93,7 @@ def test_stop_strings_cut_at_the_same_place_however_text_arrives(text, stops, dr
 @settings(max_examples=200, deadline=None)
 def test_any_split_of_a_token_stream_gives_the_same_choice(model, token_ids, stops, draw) -> None:
     def run(deltas: list[list[int]]):
-        choice = ChoiceText(model.vocabulary, stops, logprobs=True)
+        choice = AnswerReader(model.vocabulary, AnswerPlan(stops=tuple(stops), logprobs=True))
         events = []
         for delta in deltas:
             events += choice.feed(delta, [TokenLogprob(t, -1.0) for t in delta])
@@ -113,7 +114,7 @@ def test_any_split_of_a_token_stream_gives_the_same_choice(model, token_ids, sto
 
 def test_usage_counts_up_to_the_token_that_completed_the_stop() -> None:
     vocabulary = Vocabulary(tuple(bytes([b]) for b in range(256)), {}, False)
-    choice = ChoiceText(vocabulary, ["bc"], logprobs=True)
+    choice = AnswerReader(vocabulary, AnswerPlan(stops=("bc",), logprobs=True))
     ids = list(b"abcdef")
     content, end = choice.feed(ids, [TokenLogprob(t, -1.0) for t in ids])
     assert content == ContentDelta("a", (TokenLogprob(ord("a"), -1.0),))

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from rorqual_recipe.conversation import Conversation, ParsedRequest, SamplingOptions
 from rorqual_recipe.event_log import EndedStreams, EventLog
 from rorqual_recipe.model import ServedModel
-from rorqual_recipe.output.choice import ChoiceText
+from rorqual_recipe.output.answer import AnswerReader
+from rorqual_recipe.output.plan import AnswerPlan
 from rorqual_recipe.output.sequence import DeltaOrder
 from rorqual_recipe.protocols import PROTOCOLS
 from rorqual_recipe.protocols.base import AnswerFacts
@@ -44,7 +45,7 @@ def make_stream(
         adapter=CHAT,
         writer=CHAT.make_writer(facts, parsed),
         choices=[
-            Choice(ChoiceText(model.vocabulary, stops, logprobs=False), DeltaOrder(64), 0.0)
+            Choice(AnswerReader(model.vocabulary, AnswerPlan(stops=stops)), DeltaOrder(64), 0.0)
             for _ in range(num_choices)
         ],
         num_prompt_tokens=3,

@@ -8,6 +8,7 @@ from typing import Protocol
 from rorqual_recipe.conversation import Conversation, ImagePart, SamplingOptions, Tool
 
 NO_TOOL_FORMAT = "none"
+DSML_MARK = "｜DSML｜"
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +59,7 @@ class AnswerStage(StrEnum):
 class RenderedPrompt:
     """A prompt, and how its answer is to be read.
 
+    stage: CONTENT although the model thinks = it opens its reasoning by itself.
     thinks: the conversation is in thinking mode, even where the answer continues content.
     starts_in_tool_calls: the prompt ends inside an opened block of tool calls.
     tool_format: the grammar of tool calls, `none` when the answer may hold no call.
@@ -65,6 +67,7 @@ class RenderedPrompt:
     reasoning_marks: spellings that open and close reasoning, None for a model without.
     images: what the Image segments refer to, in order.
     default_max_tokens: length of an answer whose client names none; None = the service's.
+    dsml_mark: spelling of the token in every DSML tag.
     """
 
     segments: Sequence[Segment]
@@ -77,6 +80,7 @@ class RenderedPrompt:
     images: tuple[ImagePart, ...] = ()
     default_max_tokens: int | None = None
     warnings: tuple[str, ...] = ()
+    dsml_mark: str = DSML_MARK
 
 
 class PromptEncoding(Protocol):

@@ -4,10 +4,13 @@ import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from rorqual_recipe.conversation import Tool
-from rorqual_recipe.encodings.base import NO_TOOL_FORMAT, AnswerStage
-
-DSML_MARK = "｜DSML｜"
+from rorqual_recipe.conversation import ConstraintKind, ParsedRequest, Tool
+from rorqual_recipe.encodings.base import (
+    DSML_MARK,
+    NO_TOOL_FORMAT,
+    AnswerStage,
+    RenderedPrompt,
+)
 
 _ALPHABET = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 _CALL_ID_CHARS = 24
@@ -34,6 +37,26 @@ class AnswerPlan:
     json_mode: bool = False
     logprobs: bool = False
     call_id_seed: str = ""
+
+
+def plan_answer(
+    parsed: ParsedRequest, rendered: RenderedPrompt, *, is_enforced: bool, call_id_seed: str
+) -> AnswerPlan:
+    """The plan of one choice. is_enforced: a grammar holds the answer to the asked-for shape."""
+    shape = parsed.conversation.response_format
+    wants_json = shape is not None and shape.kind is ConstraintKind.JSON_OBJECT
+    return AnswerPlan(
+        stage=rendered.stage,
+        reasoning_marks=rendered.reasoning_marks,
+        tool_format=rendered.tool_format,
+        dsml_mark=rendered.dsml_mark,
+        starts_in_tool_calls=rendered.starts_in_tool_calls,
+        tools=rendered.tools or None,
+        stops=parsed.stop,
+        json_mode=wants_json and not is_enforced,
+        logprobs=parsed.sampling.logprobs,
+        call_id_seed=call_id_seed,
+    )
 
 
 def tool_call_id(seed: str, index: int) -> str:

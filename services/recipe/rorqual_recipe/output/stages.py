@@ -109,11 +109,7 @@ class Stages:
         if self._is_fresh and self._num_breaks:
             self._num_breaks = 0
             self._skip()
-        elif (
-            self._num_breaks
-            and self._kind is Kind.CONTENT
-            and self.is_stop("\n" * self._num_breaks)
-        ):
+        elif self._breaks_are_stop():
             self._say(0)
             return False
         return bool(rest) and (self._step_mark() or self._step_text())
