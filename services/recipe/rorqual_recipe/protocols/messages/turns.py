@@ -148,7 +148,8 @@ class TurnReader:
         calls: list[ToolCall] = []
         for place, block in blocks:
             if isinstance(block, TextBlock):
-                texts.append((place, block))
+                if block.text or texts:
+                    texts.append((place, block))
                 if calls:
                     self._warn(place, "text after a tool call is put before it")
             elif isinstance(block, ThinkingBlock):
