@@ -75,6 +75,10 @@ class RecipeSettings(BaseSettings):
         30 * 86400.0, gt=0, description="how long encrypted reasoning can be sent back"
     )
 
+    drop_server_tools: bool = Field(
+        False, description="Messages: leave web search and its history out instead of refusing it"
+    )
+
     @field_validator("sealing_key")
     @classmethod
     def _strong_keys(cls, value: SecretStr) -> SecretStr:

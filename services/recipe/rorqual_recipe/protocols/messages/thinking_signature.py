@@ -1,8 +1,13 @@
-"""Signatures of thinking blocks: whoever holds the key can tell that a text is unchanged."""
+"""Signatures of thinking blocks: whoever holds the key can tell that a text is unchanged.
+
+A signature proves nothing that could be misused: a client may put any text into its history. It
+tells the client's author that thinking was cut or mixed up on the way.
+"""
 
 import base64
 import hashlib
 import hmac
+from collections.abc import Sequence
 
 _VERSION = "rq1."
 _PURPOSE = b"thinking block\0"
@@ -21,6 +26,12 @@ class ThinkingSignature:
     def text(self) -> str:
         """The signature of everything so far."""
         return _VERSION + base64.urlsafe_b64encode(self._state.digest()).decode()
+
+
+def signing_key_of(sealing_keys: Sequence[bytes], model_fingerprint: str) -> bytes:
+    """The key that all instances of a fleet derive: from the first secret, else from the model."""
+    secret = sealing_keys[0] if sealing_keys else model_fingerprint.encode()
+    return hmac.digest(secret, _PURPOSE, hashlib.sha256)
 
 
 class ThinkingSigner:
