@@ -26,6 +26,8 @@ from rorqual_recipe.protocols.direct import (
     RequestContext,
     Result,
 )
+from rorqual_recipe.protocols.messages.thinking_signature import signing_key_of
+from rorqual_recipe.sealing import parse_sealing_keys
 from rorqual_recipe.settings import RecipeSettings
 from rorqual_recipe.streams import Choice, RequestStream
 
@@ -52,6 +54,10 @@ class Intake:
             max_choices=settings.max_choices,
             has_vision=model.has_vision,
             vocabulary_size=len(model.vocabulary.token_bytes),
+            drop_server_tools=settings.drop_server_tools,
+            signing_key=signing_key_of(
+                parse_sealing_keys(settings.sealing_key.get_secret_value()), model.fingerprint
+            ),
         )
         self._services = DirectServices(model, self._limits, self._compute, response_store)
 
@@ -163,6 +169,7 @@ class Intake:
             num_prompt_tokens=encoded.num_prompt_tokens,
             thinks=encoded.rendered.thinks,
             clock=self._ctx.clock.now_unix_s,
+            signing_key=self._limits.signing_key,
         )
 
     def _choice(self, encoded: EncodedRequest, call_id_seed: str) -> Choice:
