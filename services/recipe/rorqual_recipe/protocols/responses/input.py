@@ -131,6 +131,15 @@ class InputReader:
         item = self._notes.typed(model, value, path)
         if item is not None:
             self._readers[model](item, path)
+        else:
+            self._hold_the_place(kind, value.get("call_id"), path)
+
+    def _hold_the_place(self, kind: str, call_id: Any, path: str) -> None:
+        """What pairs with an item that is wrong is not wrong for that."""
+        if isinstance(call_id, str) and kind.endswith("_call"):
+            self._turns.called(ToolCall(call_id, "", ""), path)
+        elif isinstance(call_id, str) and kind.endswith("_output"):
+            self._turns.answered(call_id, (), path)
 
     def _unknown(self, kind: str, path: str) -> None:
         if kind in LEFT_OUT:
