@@ -1,66 +1,83 @@
 """The model's own Jinja chat template, rendered so that message text can't place special tokens.
 
-A special token is found in the template's output by its spelling. To keep message text out of that
-search, a private-use character that occurs nowhere in the conversation (the marker) is put behind
-every character that any special token starts with, in every string a client controls, and in front
-of a string that could complete a spelling begun by the template. No spelling can then be matched
-inside message text, not even one that a template forms by deleting from it, and filters such as
-`trim` still see the same white space. The marker is removed from the text between special tokens.
+How special tokens are told from text that looks like them: special_splitter.py. What a template
+can't express is said in other words, with a warning: see template_messages.py.
 """
 
-import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
 
 from jinja2 import TemplateError
 
-from rorqual_recipe.conversation import Conversation, Message, SamplingOptions, TextPart
-from rorqual_recipe.encodings.base import RenderedPrompt, Segment, Special, Text
+from rorqual_recipe.conversation import (
+    Conversation,
+    Effort,
+    ImagePart,
+    SamplingOptions,
+    Thinking,
+    Tool,
+)
+from rorqual_recipe.encodings.base import (
+    NO_TOOL_FORMAT,
+    AnswerStage,
+    Image,
+    RenderedPrompt,
+    Segment,
+    Special,
+)
+from rorqual_recipe.encodings.message_parts import has_content
+from rorqual_recipe.encodings.special_splitter import SpecialSplitter, unused_character
+from rorqual_recipe.encodings.template_messages import MessageValues
 from rorqual_recipe.encodings.template_sandbox import (
     TemplateRefusal,
     compile_template,
     render_bounded,
 )
+from rorqual_recipe.encodings.template_tools import Mark, offered_tools, tool_section, tool_values
+from rorqual_recipe.encodings.template_traits import AnswerHeader, TemplateTraits, probe_template
 from rorqual_recipe.model_files import AddedToken, ModelFiles
 from rorqual_recipe.problems import Problem, RequestRefused
 
-PART_SEPARATOR = "\n\n"
+__all__ = ["ChatTemplateEncoding", "unused_character"]
+
 _TEMPLATE_OWN_CHARS = 1 << 20  # what a template may add to the messages
-_PRIVATE_RANGES = ((0xE000, 0xF8FF), (0xF0000, 0xFFFFD), (0x100000, 0x10FFFD))
+_HERMES = "hermes"
+_EFFORT_WORDS = {Effort.MINIMAL: "low", Effort.XHIGH: "high", Effort.MAX: "high"}
 
 
 class ChatTemplateEncoding:
-    """Prompt encoding `chat-template`."""
+    """Prompt encoding `chat-template`.
+
+    image_token_id: the placeholder of an image; None for a model that sees none.
+    """
 
     def __init__(
-        self, template: str, added_tokens: Sequence[AddedToken], named_tokens: dict[str, str]
+        self,
+        template: str,
+        added_tokens: Sequence[AddedToken],
+        named_tokens: dict[str, str],
+        image_token_id: int | None = None,
     ) -> None:
         self._template_source = template
         self._template = compile_template(template)
         self._named_tokens = named_tokens
         self._splitter = SpecialSplitter(added_tokens)
+        self._image_token_id = image_token_id
+        self._traits = probe_template(self._template, template, named_tokens)
+        self._header = AnswerHeader(self._template, named_tokens)
 
     @classmethod
     def from_model(cls, files: ModelFiles) -> "ChatTemplateEncoding":
         """The encoding of a model directory. Raises: BadModelDirectory without a template."""
-        return cls(files.chat_template, files.added_tokens, files.named_tokens)
+        image = files.config.get("image_token_id", files.config.get("image_token_index"))
+        image_token_id = image if isinstance(image, int) else None
+        return cls(files.chat_template, files.added_tokens, files.named_tokens, image_token_id)
 
-    def render(self, conversation: Conversation) -> RenderedPrompt:
-        """See PromptEncoding.render."""
-        texts = [text for message in conversation.messages for text in _client_texts(message)]
-        marker = unused_character([self._template_source, *texts])
-        messages = [self._template_message(m, marker) for m in conversation.messages]
-        try:
-            output = render_bounded(
-                self._template,
-                {"messages": messages, "add_generation_prompt": True, **self._named_tokens},
-                max_chars=8 * sum(map(len, texts)) + _TEMPLATE_OWN_CHARS,
-            )
-        except TemplateRefusal as err:
-            raise RequestRefused([Problem("messages", str(err).replace(marker, ""))]) from err
-        except (TemplateError, TypeError, ValueError, KeyError, IndexError) as err:
-            message = f"the model's chat template can't render these messages: {err}"
-            raise RequestRefused([Problem("messages", message.replace(marker, ""))]) from err
-        return RenderedPrompt(self._splitter.split(output, marker))
+    @property
+    def traits(self) -> TemplateTraits:
+        """What the template was found to be able to do."""
+        return self._traits
 
     def effective_sampling(
         self, conversation: Conversation, sampling: SamplingOptions
@@ -68,91 +85,158 @@ class ChatTemplateEncoding:
         """See PromptEncoding.effective_sampling: what the caller asks for."""
         return sampling, ()
 
-    def _template_message(self, message: Message, marker: str) -> dict[str, object]:
-        content = PART_SEPARATOR.join(_texts(message))
-        fields: dict[str, object] = {
-            "role": message.role.value,
-            "content": self._splitter.mark(content, marker),
-        }
-        if message.name is not None:
-            fields["name"] = self._splitter.mark(message.name, marker)
-        if message.tool_call_id is not None:
-            fields["tool_call_id"] = self._splitter.mark(message.tool_call_id, marker)
-        return fields
-
-
-def _texts(message: Message) -> Iterator[str]:
-    return (part.text for part in message.parts if isinstance(part, TextPart))
-
-
-def _client_texts(message: Message) -> Iterable[str]:
-    yield from _texts(message)
-    yield message.name or ""
-    yield message.tool_call_id or ""
-
-
-def unused_character(texts: Sequence[str]) -> str:
-    """A private-use character that occurs in none of the texts; one pass over them a range.
-
-    Raises: RequestRefused when every such character is taken.
-    """
-    texts = [text for text in texts if not text.isascii()]
-    for first, last in _PRIVATE_RANGES:
-        pattern = re.compile(f"[{chr(first)}-{chr(last)}]")
-        used = {char for text in texts for char in set(pattern.findall(text))}
-        for code in range(first, last + 1):
-            if chr(code) not in used:
-                return chr(code)
-    raise RequestRefused([Problem("messages", "the text uses every private-use character")])
-
-
-class SpecialSplitter:
-    """Marks client text, and cuts rendered text at the special tokens of a template."""
-
-    def __init__(self, added_tokens: Sequence[AddedToken]) -> None:
-        tokens = [token for token in added_tokens if token.content.strip()]
-        self._by_content = {token.content: token for token in tokens}
-        self._first_chars = sorted({token.content[0] for token in tokens})
-        self._tails = frozenset(
-            token.content[cut:] for token in tokens for cut in range(1, len(token.content))
+    def render(self, conversation: Conversation) -> RenderedPrompt:
+        """See PromptEncoding.render."""
+        tools = offered_tools(conversation)
+        in_text = bool(tools) and not self._traits.has_tools
+        section = tool_section(tools) if in_text else ""
+        texts: list[str] = []
+        self._values(conversation, tools, section, _collector(texts), "")
+        marker = unused_character([self._template_source, *texts])
+        end = unused_character([self._template_source, marker, *texts])
+        values = self._values(
+            conversation, tools, section, lambda text: self._splitter.mark(text, marker), end
         )
-        self._max_tail = max(map(len, self._tails), default=0)
-        longest_first = sorted(self._by_content, key=len, reverse=True)
-        alternatives = "|".join(self._pattern(self._by_content[text]) for text in longest_first)
-        self._pattern_re = re.compile(alternatives) if alternatives else None
+        output = self._render(values, marker, max_chars=8 * sum(map(len, texts)))
+        continues = bool(conversation.messages) and _continues(conversation)
+        if continues:
+            output = _cut_at(output, end)
+        prompt = self._read(self._splitter.split(output, marker), conversation)
+        return self._with_answer(prompt, conversation, tools, continues=continues, in_text=in_text)
 
-    @staticmethod
-    def _pattern(token: AddedToken) -> str:
-        left, right = r"\s*" if token.lstrip else "", r"\s*" if token.rstrip else ""
-        return f"{left}{re.escape(token.content)}{right}"
+    def _values(
+        self, conversation: Conversation, tools: dict[str, Tool], section: str, mark: Mark, end: str
+    ) -> dict[str, Any]:
+        """Variables of the template. end: put behind an answer that is to be continued."""
+        messages = list(conversation.messages)
+        continues = bool(messages) and _continues(conversation)
+        if messages and messages[-1].is_prefix and not continues:
+            messages.pop()
+        values = MessageValues(self._traits, mark, section=section).of(messages)
+        if continues:
+            values[-1]["content"] = _text_content(values[-1]["content"]) + end
+        variables = {
+            "messages": values,
+            "add_generation_prompt": not continues,
+            **self._named_tokens,
+            **_thinking_switches(conversation.thinking),
+        }
+        if tools and self._traits.has_tools:
+            variables["tools"] = tool_values(tools, mark)
+        return variables
 
-    def mark(self, text: str, marker: str) -> str:
-        """Client text in which no special token's spelling can match, nor be completed."""
-        body = text.lstrip()
-        if self._completes_a_spelling(body):
-            text = text[: len(text) - len(body)] + marker + body
-        for first in self._first_chars:
-            text = text.replace(first, first + marker)
+    def _render(self, values: dict[str, Any], marker: str, *, max_chars: int) -> str:
+        try:
+            return render_bounded(self._template, values, max_chars=max_chars + _TEMPLATE_OWN_CHARS)
+        except TemplateRefusal as err:
+            raise RequestRefused([Problem("messages", str(err).replace(marker, ""))]) from err
+        except (TemplateError, TypeError, ValueError, KeyError, IndexError) as err:
+            message = f"the model's chat template can't render these messages: {err}"
+            raise RequestRefused([Problem("messages", message.replace(marker, ""))]) from err
+
+    def _read(self, segments: Sequence[Segment], conversation: Conversation) -> RenderedPrompt:
+        """Segments with the placeholders of images told apart."""
+        images = [
+            part for m in conversation.messages for part in m.parts if isinstance(part, ImagePart)
+        ]
+        if not images:
+            return RenderedPrompt(segments)
+        found: list[Segment] = []
+        num_found = 0
+        for segment in segments:
+            if isinstance(segment, Special) and segment.token_id == self._image_token_id:
+                found.append(Image(num_found, segment.token_id, segment.content))
+                num_found += 1
+            else:
+                found.append(segment)
+        if num_found != len(images):
+            problem = "the model's chat template has no place for every image"
+            raise RequestRefused([Problem(images[0].param or "messages", problem)])
+        return RenderedPrompt(found, images=tuple(images))
+
+    def _with_answer(
+        self,
+        prompt: RenderedPrompt,
+        conversation: Conversation,
+        tools: dict[str, Tool],
+        *,
+        continues: bool,
+        in_text: bool,
+    ) -> RenderedPrompt:
+        traits = self._traits
+        stage, thinks = self._stage(conversation.thinking, continues=continues)
+        tool_format = (_HERMES if in_text else traits.tool_format) if tools else NO_TOOL_FORMAT
+        warnings: list[str] = []
+        if conversation.thinking.enabled and traits.reasoning_marks is None:
+            warnings.append("thinking: this model's chat template knows of none")
+        if in_text:
+            warnings.append("tools: the model's chat template knows none, a system text names them")
+        elif tools and tool_format == NO_TOOL_FORMAT:
+            warnings.append("tools: calls in this model's own format are not recognised")
+        return replace(
+            prompt,
+            stage=stage,
+            thinks=thinks,
+            tool_format=tool_format,
+            tools=tools,
+            reasoning_marks=traits.reasoning_marks,
+            warnings=tuple(warnings),
+        )
+
+    def _stage(self, thinking: Thinking, *, continues: bool) -> tuple[AnswerStage, bool]:
+        """Where the answer stands, and whether it may hold reasoning.
+
+        A template that opens no reasoning leaves that to the model, unless it has closed it too.
+        """
+        marks = self._traits.reasoning_marks
+        if continues:
+            return AnswerStage.CONTENT_CONTINUATION, False
+        if marks is None:
+            return AnswerStage.CONTENT, False
+        header = self._header.text(_thinking_switches(thinking))
+        opened, closed = header.rfind(marks[0]), header.rfind(marks[1])
+        if opened > closed:
+            return AnswerStage.REASONING, True
+        return AnswerStage.CONTENT, closed < 0 and thinking.enabled is not False
+
+
+def _collector(texts: list[str]) -> Mark:
+    def collect(text: str) -> str:
+        texts.append(text)
         return text
 
-    def _completes_a_spelling(self, text: str) -> bool:
-        longest = min(len(text), self._max_tail)
-        return any(text[:length] in self._tails for length in range(1, longest + 1))
-
-    def split(self, output: str, marker: str) -> list[Segment]:
-        """Segments of rendered text; empty texts are left out."""
-        segments: list[Segment] = []
-        start = 0
-        for match in self._pattern_re.finditer(output) if self._pattern_re else ():
-            _append_text(segments, output[start : match.start()], marker)
-            token = self._by_content.get(match.group()) or self._by_content[match.group().strip()]
-            segments.append(Special(token.token_id, token.content))
-            start = match.end()
-        _append_text(segments, output[start:], marker)
-        return segments
+    return collect
 
 
-def _append_text(segments: list[Segment], text: str, marker: str) -> None:
-    cleaned = text.replace(marker, "")
-    if cleaned:
-        segments.append(Text(cleaned))
+def _continues(conversation: Conversation) -> bool:
+    """True when the last message is an assistant's beginning with words in it."""
+    last = conversation.messages[-1]
+    return last.is_prefix and has_content(last)
+
+
+def _text_content(content: Any) -> str:
+    if isinstance(content, str):
+        return content
+    raise RequestRefused([Problem("messages", "an answer to be continued can't hold images")])
+
+
+def _cut_at(output: str, end: str) -> str:
+    """The prompt up to where the answer goes on. Raises: RequestRefused."""
+    at = output.rfind(end)
+    if at < 0:
+        message = "the model's chat template can't continue an answer"
+        raise RequestRefused([Problem("messages", message)])
+    return output[:at]
+
+
+def _thinking_switches(thinking: Thinking) -> dict[str, Any]:
+    """Variables by which templates turn reasoning on and off; none where nothing is wished."""
+    switches: dict[str, Any] = {}
+    enabled = thinking.enabled
+    if enabled is None and thinking.effort is not None:
+        enabled = True
+    if enabled is not None:
+        switches = {"enable_thinking": enabled, "thinking": enabled}
+    if thinking.effort is not None:
+        switches["reasoning_effort"] = _EFFORT_WORDS.get(thinking.effort, thinking.effort.value)
+    return switches

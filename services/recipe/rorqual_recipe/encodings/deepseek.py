@@ -80,9 +80,7 @@ class DeepSeekEncoding:
         return self._tokens["think_open"].content, self._tokens["think_close"].content
 
 
-def _find_tokens(
-    layout: Layout, profile: PromptProfile, files: ModelFiles
-) -> dict[str, Special]:
+def _find_tokens(layout: Layout, profile: PromptProfile, files: ModelFiles) -> dict[str, Special]:
     ids = {token.content: token.token_id for token in files.added_tokens}
     spellings = {name: profile.tokens[name] for name in layout.tokens}  # type: ignore[index]
     absent = [spelling for spelling in spellings.values() if spelling not in ids]

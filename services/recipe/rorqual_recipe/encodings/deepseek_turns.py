@@ -137,7 +137,7 @@ class TurnWriter:
         return AnswerStage.CONTENT
 
     def _required_call(self) -> None:
-        """A call that is required is opened for the model; one that thinks first opens it itself."""
+        """A required call is opened for the model; one that thinks first opens it by itself."""
         if self._mode.is_call_required and not self._mode.thinks:
             self._calls.open_block()
             self.starts_in_tool_calls = True

@@ -1,6 +1,7 @@
 """Compiling and running a model's Jinja template with bounds."""
 
 import json
+import re
 from collections.abc import Mapping
 from datetime import datetime
 from typing import Any, NoReturn
@@ -9,6 +10,8 @@ from jinja2 import Template, nodes
 from jinja2.ext import Extension, loopcontrols
 from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+_ESCAPED = re.compile(r"[^\x00-\x7f\ue000-\uf8ff\U000f0000-\U0010ffff]")
 
 
 class TemplateRefusal(Exception):
@@ -75,7 +78,11 @@ def _tojson(
     separators: tuple[str, str] | None = None,
     sort_keys: bool = False,
 ) -> str:
-    """JSON as chat templates expect it: plain, without HTML escapes."""
-    return json.dumps(
-        value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
+    """JSON as chat templates expect it: plain, without HTML escapes.
+
+    Private-use characters are never escaped, since one of them marks what clients wrote.
+    """
+    text = json.dumps(
+        value, ensure_ascii=False, indent=indent, separators=separators, sort_keys=sort_keys
     )
+    return _ESCAPED.sub(lambda match: json.dumps(match[0])[1:-1], text) if ensure_ascii else text
