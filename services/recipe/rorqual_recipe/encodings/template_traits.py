@@ -41,12 +41,12 @@ def probe_template(
     with_string, with_object = probe.call(_ARGUMENTS), probe.call(json.loads(_ARGUMENTS))
     takes_string = _ARGUMENTS in with_string
     written = with_string if takes_string else with_object
-    marks = next((pair for pair in _REASONING_MARKS if pair[1] in source), None)
+    found = (pair for pair in _REASONING_MARKS if pair[0] in source or pair[1] in source)
     return TemplateTraits(
         has_tools=has_tools and _TOOL in written and _RESULT in written,
         takes_string=takes_string,
         tool_format=_format_of(written),
-        reasoning_marks=marks,
+        reasoning_marks=next(found, None),
     )
 
 
