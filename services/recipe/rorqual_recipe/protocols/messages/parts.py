@@ -9,7 +9,6 @@ from typing import Any
 
 from rorqual_recipe.conversation import ImagePart, Part, TextPart
 from rorqual_recipe.documents import DocumentLimits, UnreadableDocument, read_document
-from rorqual_recipe.problems import Problem, unsupported
 from rorqual_recipe.protocols.base import ParseLimits
 from rorqual_recipe.protocols.messages.blocks import (
     BLOCKS,
@@ -21,7 +20,7 @@ from rorqual_recipe.protocols.messages.blocks import (
     SourceBody,
     TextBlock,
 )
-from rorqual_recipe.protocols.paths import validate
+from rorqual_recipe.protocols.notes import Notes
 
 MAX_URL_CHARS = 8192
 MAX_DOCUMENTS = 100
@@ -41,11 +40,10 @@ PlacedBlock = tuple[str, Block]
 
 
 class PartReader:
-    """Reads the blocks of one body. problems and warnings: all that were found so far."""
+    """Reads the blocks of one body; what is found out about them is noted."""
 
-    def __init__(self, limits: ParseLimits, model: str) -> None:
-        self.problems: list[Problem] = []
-        self.warnings: list[str] = []
+    def __init__(self, notes: Notes, limits: ParseLimits, model: str) -> None:
+        self.notes = notes
         self._limits = limits
         self._model = model
         self._documents_left = MAX_DOCUMENTS
@@ -67,26 +65,18 @@ class PartReader:
         """What of the blocks is shown to the model as text or image."""
         return tuple(part for place, block in placed for part in self._parts_of(place, block))
 
-    def refuse(self, path: str, message: str) -> None:
-        """Note a problem."""
-        self.problems.append(Problem(path, message))
-
     def _block(self, path: str, raw: Any, allowed: Sequence[str]) -> Block | None:
-        if not isinstance(raw, dict):
-            self.refuse(path, "must be an object with a type")
-            return None
-        kind = raw.get("type")
+        kind = raw.get("type") if isinstance(raw, dict) else None
         if kind in SERVER_TOOL_BLOCKS:
             self._server_tool_block(path, str(kind))
             return None
-        if not isinstance(kind, str) or kind not in allowed:
-            self.refuse(f"{path}.type", self._wrong_type(kind, allowed))
+        if isinstance(raw, dict) and (not isinstance(kind, str) or kind not in allowed):
+            self.notes.problem(f"{path}.type", self._wrong_type(kind, allowed))
             return None
-        block, problems = validate(BLOCKS[kind], raw)
-        self.problems += (replace(found, param=f"{path}.{found.param}") for found in problems)
-        if block is None:
-            return None
-        self._warn_of_extras(path, block)
+        block = self.notes.typed(BLOCKS[kind] if kind else Block, raw, path)
+        citations = getattr(block, "citations", None)
+        if isinstance(citations, dict) and citations.get("enabled"):
+            self.notes.warn(f"{path}.citations", "answers carry no citations")
         return block
 
     def _wrong_type(self, kind: Any, allowed: Sequence[str]) -> str:
@@ -97,17 +87,9 @@ class PartReader:
 
     def _server_tool_block(self, path: str, kind: str) -> None:
         if self._limits.drop_server_tools:
-            self.warnings.append(f"{path}: {kind} was left out, server tools do not run here")
+            self.notes.warn(path, f"{kind} was left out, server tools do not run here")
         else:
-            self.problems.append(unsupported(path, f"{kind}: server tools are not supported"))
-
-    def _warn_of_extras(self, path: str, block: Block) -> None:
-        self.warnings += (
-            f"{path}.{name}: unknown field, ignored" for name in block.model_extra or ()
-        )
-        citations = getattr(block, "citations", None)
-        if isinstance(citations, dict) and citations.get("enabled"):
-            self.warnings.append(f"{path}.citations: answers carry no citations")
+            self.notes.unsupported(path, f"{kind}: server tools are not supported")
 
     def _parts_of(self, path: str, block: Block) -> Iterator[Part]:
         if isinstance(block, TextBlock):
@@ -124,7 +106,7 @@ class PartReader:
     def _image(self, path: str, source: SourceBody) -> ImagePart | None:
         if not self._limits.has_vision:
             reason = f"model {self._model} has no vision tower; send text only"
-            self.problems.append(unsupported(path.removesuffix(".source"), reason))
+            self.notes.unsupported(path.removesuffix(".source"), reason)
             return None
         if source.type == "url":
             return self._image_from_url(f"{path}.url", source.url)
@@ -135,11 +117,11 @@ class PartReader:
 
     def _image_from_url(self, path: str, url: str | None) -> ImagePart | None:
         if url is None:
-            self.refuse(path, "field required")
+            self.notes.problem(path, "field required")
         elif not url.startswith(("http://", "https://")):
-            self.refuse(path, "must be an http or https address")
+            self.notes.problem(path, "must be an http or https address")
         elif len(url) > MAX_URL_CHARS:
-            self.refuse(path, f"at most {MAX_URL_CHARS} characters")
+            self.notes.problem(path, f"at most {MAX_URL_CHARS} characters")
         else:
             return ImagePart(param=path, url=url)
         return None
@@ -147,7 +129,7 @@ class PartReader:
     def _image_from_base64(self, path: str, source: SourceBody) -> ImagePart | None:
         media_type = _IMAGE_TYPES.get(source.media_type or "")
         if media_type is None:
-            self.refuse(f"{path}.media_type", f"must be one of {', '.join(_IMAGE_TYPES)}")
+            self.notes.problem(f"{path}.media_type", f"must be one of {', '.join(_IMAGE_TYPES)}")
         data = self._base64(f"{path}.data", source.data)
         if media_type is None or data is None:
             return None
@@ -155,15 +137,15 @@ class PartReader:
 
     def _base64(self, path: str, data: str | None) -> bytes | None:
         if data is None:
-            self.refuse(path, "field required")
+            self.notes.problem(path, "field required")
             return None
         try:
             decoded = base64.b64decode("".join(data.split()), validate=True)
         except (binascii.Error, ValueError):
-            self.refuse(path, "is not valid base64")
+            self.notes.problem(path, "is not valid base64")
             return None
         if not decoded:
-            self.refuse(path, "must not be empty")
+            self.notes.problem(path, "must not be empty")
             return None
         return decoded
 
@@ -181,7 +163,7 @@ class PartReader:
     def _document_text(self, path: str, source: SourceBody) -> str | None:
         if source.type == "text":
             if source.data is None:
-                self.refuse(f"{path}.data", "field required")
+                self.notes.problem(f"{path}.data", "field required")
             return source.data
         if source.type != "base64":
             self._refuse_source(path, source.type, "base64, text or content")
@@ -193,7 +175,7 @@ class PartReader:
         """The document's text. One request gets so much time for all of its documents."""
         self._documents_left -= 1
         if self._documents_left < 0:
-            self.refuse(path, f"at most {MAX_DOCUMENTS} documents are read in one request")
+            self.notes.problem(path, f"at most {MAX_DOCUMENTS} documents are read in one request")
             return None
         bounds = DocumentLimits()
         bounds = replace(bounds, max_s=min(bounds.max_s, max(self._time_left_s, 0.1)))
@@ -201,20 +183,20 @@ class PartReader:
         try:
             document = read_document(data, media_type.partition(";")[0].strip().lower(), bounds)
         except UnreadableDocument as err:
-            self.refuse(path, str(err))
+            self.notes.problem(path, str(err))
             return None
         finally:
             self._time_left_s -= time.monotonic() - started_s
         if document.note:
-            self.warnings.append(f"{path}: {document.note}")
+            self.notes.warn(path, document.note)
         return document.text
 
     def _refuse_source(self, path: str, kind: str, known: str) -> None:
         if kind in ("url", "file"):
             reason = f"sources of type {kind} are not fetched here; send {known}"
-            self.problems.append(unsupported(f"{path}.type", reason))
+            self.notes.unsupported(f"{path}.type", reason)
         else:
-            self.refuse(f"{path}.type", f"unknown type of source {kind!r}; send {known}")
+            self.notes.problem(f"{path}.type", f"unknown type of source {kind!r}; send {known}")
 
     def _search_result(self, path: str, block: SearchResultBlock) -> Iterator[Part]:
         inner = self.blocks(f"{path}.content", block.content, TEXT_ONLY)

@@ -1,9 +1,8 @@
 """Messages body -> ParsedRequest, with every problem of the body at once."""
 
 import json
-from collections.abc import Iterator, Sequence
-from itertools import islice
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, TypeVar
 
 from rorqual_recipe.conversation import (
     ConstraintKind,
@@ -14,19 +13,21 @@ from rorqual_recipe.conversation import (
     SamplingOptions,
     Thinking,
 )
-from rorqual_recipe.problems import Problem, RequestRefused, clip, unsupported
+from rorqual_recipe.problems import RequestRefused, clip
 from rorqual_recipe.protocols.base import ParseLimits
+from rorqual_recipe.protocols.json_schema import schema_problems
 from rorqual_recipe.protocols.json_spelling import SpelledValues
 from rorqual_recipe.protocols.messages.parts import PartReader
-from rorqual_recipe.protocols.messages.schema import CountTokensRequest, JsonFormat, MessagesRequest
+from rorqual_recipe.protocols.messages.schema import CountTokensRequest, MessagesRequest
 from rorqual_recipe.protocols.messages.thinking_signature import ThinkingSigner
 from rorqual_recipe.protocols.messages.tools import ToolReader
 from rorqual_recipe.protocols.messages.turns import TurnReader
+from rorqual_recipe.protocols.notes import Notes
 from rorqual_recipe.protocols.paths import read_json_object, validate
 
+Request = TypeVar("Request", bound=CountTokensRequest)
+
 MAX_STOP_CHARS = 1000
-MAX_WARNINGS = 16
-MAX_WARNING_CHARS = 200
 _INPUT_STEPS = ("messages", "*", "content", "*", "input")
 _EFFORTS = {
     "minimal": Effort.MINIMAL,
@@ -41,13 +42,12 @@ _EFFORTS = {
 
 def parse_messages_request(body: bytes, limits: ParseLimits) -> ParsedRequest:
     """The request, understood. Raises: RequestRefused with every problem found."""
-    value = read_json_object(body)
-    request, problems = validate(MessagesRequest, value)
-    conversation, reader = _read_conversation(body, value, request, limits)
-    problems = _in_order([*problems, *reader.problems, *_field_problems(request)])
-    if request is None or conversation is None or problems:
-        raise RequestRefused(problems)
-    warnings = [*_field_warnings(request), *reader.warnings]
+    notes = Notes()
+    request, conversation = _read(MessagesRequest, body, limits, notes)
+    if request is not None:
+        _note_fields(request, notes)
+    if request is None or conversation is None or notes.problems:
+        raise RequestRefused(notes.problems)
     return ParsedRequest(
         model=request.model,
         conversation=conversation,
@@ -56,49 +56,58 @@ def parse_messages_request(body: bytes, limits: ParseLimits) -> ParsedRequest:
         stream=bool(request.stream),
         include_usage=True,
         cache_salt=request.cache_salt or "",
-        warnings=[clip(warning, MAX_WARNING_CHARS) for warning in warnings[:MAX_WARNINGS]],
+        warnings=notes.warnings,
     )
 
 
 def parse_count_tokens_request(body: bytes, limits: ParseLimits) -> ParsedRequest:
     """What is to be counted, as a request. Raises: RequestRefused with every problem found."""
-    value = read_json_object(body)
-    request, problems = validate(CountTokensRequest, value)
-    conversation, reader = _read_conversation(body, value, request, limits)
-    problems = _in_order([*problems, *reader.problems, *_field_problems(request)])
-    if request is None or conversation is None or problems:
-        raise RequestRefused(problems)
+    notes = Notes()
+    request, conversation = _read(CountTokensRequest, body, limits, notes)
+    if request is None or conversation is None or notes.problems:
+        raise RequestRefused(notes.problems)
     return ParsedRequest(request.model, conversation, SamplingOptions())
 
 
-def _read_conversation(
-    body: bytes, value: dict[str, Any], request: CountTokensRequest | None, limits: ParseLimits
-) -> tuple[Conversation | None, PartReader]:
-    """The conversation, and the reader with all problems; reads on where other fields are wrong."""
+def _read(
+    model: type[Request], body: bytes, limits: ParseLimits, notes: Notes
+) -> tuple[Request | None, Conversation | None]:
+    """Fields and conversation; where one is wrong, the other is read all the same."""
+    value = read_json_object(body)
+    request, problems = validate(model, value)
+    notes.problems += problems
+    if request is not None:
+        notes.warn_unknown("", list(request.model_extra or ()))
+    return request, _conversation(body, value, request, limits, notes)
+
+
+def _conversation(
+    body: bytes,
+    value: dict[str, Any],
+    request: CountTokensRequest | None,
+    limits: ParseLimits,
+    notes: Notes,
+) -> Conversation | None:
     model = value.get("model")
-    reader = PartReader(limits, clip(model, 64) if isinstance(model, str) else "")
-    tool_reader = ToolReader(reader, drop_server_tools=limits.drop_server_tools)
-    raw_tools, raw_messages = _list(value.get("tools")), _list(value.get("messages"))
-    tools = tool_reader.tools(raw_tools)
+    reader = PartReader(notes, limits, clip(model, 64) if isinstance(model, str) else "")
+    tool_reader = ToolReader(notes, drop_server_tools=limits.drop_server_tools)
+    raw_messages = _list(value.get("messages"))
+    tools = tool_reader.tools(_list(value.get("tools")))
     spellings = _spellings(body) if _holds_calls(raw_messages) else {}
     turns = TurnReader(reader, tools, spellings, ThinkingSigner(limits.signing_key))
     if request is None:
         turns.turns(raw_messages)
-        return None, reader
+        return None
     messages = (*turns.system(request.system), *turns.turns(raw_messages))
+    _note_unsupported(request, notes)
     conversation = Conversation(
         messages=messages,
         tools=tuple(tools.values()),
         tool_choice=tool_reader.choice(request.tool_choice, tuple(tools)),
         thinking=_thinking(request),
-        response_format=_response_format(request),
+        response_format=_response_format(request, notes),
     )
-    return conversation if messages else None, reader
-
-
-def _in_order(problems: Sequence[Problem]) -> list[Problem]:
-    """Every problem once; what was found first stays first."""
-    return list(dict.fromkeys(problems))
+    return conversation if messages else None
 
 
 def _list(value: Any) -> list[Any]:
@@ -115,31 +124,23 @@ def _spellings(body: bytes) -> dict[str, str]:
     return SpelledValues(body.decode("utf-8")).find(*_INPUT_STEPS)
 
 
-def _field_problems(request: CountTokensRequest | None) -> Iterator[Problem]:
-    if request is None:
-        return
+def _note_unsupported(request: CountTokensRequest, notes: Notes) -> None:
     if request.container is not None:
-        yield unsupported("container", "containers are not supported")
+        notes.unsupported("container", "containers are not supported")
     if request.mcp_servers:
-        yield unsupported("mcp_servers", "servers of tools are not called here")
-    if not isinstance(request, MessagesRequest):
-        return
+        notes.unsupported("mcp_servers", "servers of tools are not called here")
+    if request.thinking and request.thinking.display:
+        notes.warn("thinking.display", "thinking is shown as it is")
+
+
+def _note_fields(request: MessagesRequest, notes: Notes) -> None:
     for index, stop in enumerate(request.stop_sequences or ()):
         if not stop:
-            yield Problem(f"stop_sequences[{index}]", "must not be empty")
+            notes.problem(f"stop_sequences[{index}]", "must not be empty")
         if len(stop) > MAX_STOP_CHARS:
-            yield Problem(f"stop_sequences[{index}]", f"at most {MAX_STOP_CHARS} characters")
-
-
-def _field_warnings(request: MessagesRequest) -> Iterator[str]:
-    for name in islice(request.model_extra or (), MAX_WARNINGS):
-        yield f"{name}: unknown field, ignored"
+            notes.problem(f"stop_sequences[{index}]", f"at most {MAX_STOP_CHARS} characters")
     if request.top_p == 0:
-        yield "top_p: 0 was taken as temperature 0"
-    if request.thinking and request.thinking.display:
-        yield "thinking.display: thinking is shown as it is"
-    if _format(request) is request.output_format is not None:
-        yield "output_format: taken as output_config.format"
+        notes.warn("top_p", "0 was taken as temperature 0")
 
 
 def _sampling(request: MessagesRequest) -> SamplingOptions:
@@ -164,15 +165,14 @@ def _thinking(request: CountTokensRequest) -> Thinking:
     return Thinking(enabled=True, effort=effort, budget_tokens=wish.budget_tokens)
 
 
-def _format(request: CountTokensRequest) -> JsonFormat | None:
-    asked = request.output_config.format if request.output_config else None
-    return asked or request.output_format
-
-
-def _response_format(request: CountTokensRequest) -> OutputConstraint | None:
-    shape = _format(request)
+def _response_format(request: CountTokensRequest, notes: Notes) -> OutputConstraint | None:
+    shape = request.output_config.format if request.output_config else None
+    owner = "output_config.format"
+    if shape is None and request.output_format is not None:
+        shape, owner = request.output_format, "output_format"
+        notes.warn(owner, "taken as output_config.format")
     if shape is None:
         return None
-    owner = "output_format" if shape is request.output_format else "output_config.format"
+    notes.problems += schema_problems(shape.json_schema, f"{owner}.schema")
     source = json.dumps(shape.json_schema, ensure_ascii=False)
     return OutputConstraint(ConstraintKind.JSON_SCHEMA, source, f"{owner}.schema")

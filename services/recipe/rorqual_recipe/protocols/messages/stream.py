@@ -19,6 +19,7 @@ from rorqual_recipe.output.events import (
     ToolCallEnded,
 )
 from rorqual_recipe.protocols.base import AnswerFacts, TokenUsage
+from rorqual_recipe.protocols.merging import merged
 from rorqual_recipe.protocols.messages.answer import (
     call_warning,
     dump,
@@ -56,7 +57,7 @@ class MessageStream:
     ) -> list[bytes]:
         """See EventWriter.write."""
         frames = self._start(usage)
-        for event in events:
+        for event in merged(events):
             if isinstance(event, ContentDelta):
                 if event.text:
                     self._switch_to("text", _TEXT, frames)

@@ -28,7 +28,6 @@ from rorqual_recipe.protocols.messages.parts import (
 )
 from rorqual_recipe.protocols.messages.schema import MessageBody
 from rorqual_recipe.protocols.messages.thinking_signature import ThinkingSigner
-from rorqual_recipe.protocols.paths import validate
 
 _USER_CONTENT = ("text", "image", "document", "search_result", "tool_result")
 _ASSISTANT_CONTENT = ("text", "thinking", "redacted_thinking", "tool_use")
@@ -51,6 +50,7 @@ class TurnReader:
         signer: ThinkingSigner,
     ) -> None:
         self._reader = reader
+        self._notes = reader.notes
         self._tools = tools
         self._spellings = spellings
         self._signer = signer
@@ -72,28 +72,18 @@ class TurnReader:
         return _with_prefix(turns)
 
     def _turns_of(self, path: str, raw: Any) -> list[Message]:
-        body, problems = validate(MessageBody, raw if isinstance(raw, dict) else {})
-        if not isinstance(raw, dict):
-            self._reader.refuse(path, "must be an object with role and content")
-        else:
-            found = (replace(problem, param=f"{path}.{problem.param}") for problem in problems)
-            self._reader.problems += found
+        body = self._notes.typed(MessageBody, raw, path)
         if body is None:
             self._forget_calls()
             return []
-        self._warn_of_extras(path, body)
         if isinstance(body.content, list) and not body.content and body.role != "assistant":
-            self._reader.refuse(f"{path}.content", "must hold at least one block")
+            self._notes.problem(f"{path}.content", "must hold at least one block")
         if body.role == "user":
             return self._user(f"{path}.content", body.content)
         self._refuse_open_calls()
         if body.role == "assistant":
             return [self._assistant(f"{path}.content", body.content)]
         return self._system_turn(f"{path}.content", body.content)
-
-    def _warn_of_extras(self, path: str, body: MessageBody) -> None:
-        extras = body.model_extra or ()
-        self._reader.warnings += (f"{path}.{name}: unknown field, ignored" for name in extras)
 
     def _user(self, path: str, content: str | list[Any]) -> list[Message]:
         blocks = self._reader.blocks(path, content, _USER_CONTENT)
@@ -106,7 +96,7 @@ class TurnReader:
         self._refuse_open_calls()
         for place, block in rest:
             if isinstance(block, ToolResultBlock):
-                self._reader.refuse(place, "tool_result blocks must come first in a message")
+                self._notes.problem(place, "tool_result blocks must come first in a message")
         if rest:
             turns.append(Message(Role.USER, self._reader.parts(rest)))
         if found:
@@ -116,7 +106,7 @@ class TurnReader:
     def _result(self, path: str, block: Any, found: list[Tool]) -> Message:
         if self._open_calls.pop(block.tool_use_id, None) is None and self._calls_are_known:
             reason = f"no tool_use {block.tool_use_id!r} in the message before, or answered twice"
-            self._reader.refuse(f"{path}.tool_use_id", reason)
+            self._notes.problem(f"{path}.tool_use_id", reason)
         inner = self._reader.blocks(f"{path}.content", block.content, RESULT_CONTENT)
         parts: list[Part] = []
         for place, item in inner:
@@ -135,14 +125,14 @@ class TurnReader:
     def _declare(self, path: str, name: str, found: list[Tool]) -> None:
         tool = self._tools.get(name)
         if tool is None:
-            self._reader.refuse(path, f"{name!r} is not among the tools")
+            self._notes.problem(path, f"{name!r} is not among the tools")
         else:
             found.append(tool)
 
     def _assistant(self, path: str, content: str | list[Any]) -> Message:
-        num_problems = len(self._reader.problems)
+        num_problems = len(self._notes.problems)
         blocks = self._reader.blocks(path, content, _ASSISTANT_CONTENT)
-        self._calls_are_known = len(self._reader.problems) == num_problems
+        self._calls_are_known = len(self._notes.problems) == num_problems
         texts: list[PlacedBlock] = []
         thoughts: list[str] = []
         calls: list[ToolCall] = []
@@ -151,12 +141,12 @@ class TurnReader:
                 if block.text or texts:
                     texts.append((place, block))
                 if calls:
-                    self._warn(place, "text after a tool call is put before it")
+                    self._notes.warn(place, "text after a tool call is put before it")
             elif isinstance(block, ThinkingBlock):
                 thoughts.append(block.thinking)
                 self._check_signature(place, block)
             elif isinstance(block, RedactedThinkingBlock):
-                self._warn(place, "redacted thinking can't be read here, left out")
+                self._notes.warn(place, "redacted thinking can't be read here, left out")
             elif isinstance(block, ToolUseBlock):
                 calls.append(self._call(place, block))
         return Message(
@@ -168,13 +158,13 @@ class TurnReader:
 
     def _check_signature(self, path: str, block: ThinkingBlock) -> None:
         if block.signature and not self._signer.has_signed(block.thinking, block.signature):
-            self._warn(f"{path}.signature", "not made here for this text; taken unverified")
+            self._notes.warn(f"{path}.signature", "not made here for this text; taken unverified")
 
     def _call(self, path: str, block: ToolUseBlock) -> ToolCall:
         if block.id in self._open_calls:
-            self._reader.refuse(f"{path}.id", f"{block.id!r} is the id of another call")
+            self._notes.problem(f"{path}.id", f"{block.id!r} is the id of another call")
         if not block.name:
-            self._reader.refuse(f"{path}.name", "must not be empty")
+            self._notes.problem(f"{path}.name", "must not be empty")
         self._open_calls[block.id] = path
         spelled = self._spellings.get(f"{path}.input")
         if spelled is None:
@@ -193,7 +183,7 @@ class TurnReader:
     def _refuse_open_calls(self) -> None:
         for call_id, path in self._open_calls.items():
             reason = f"tool_use {call_id!r} has no tool_result at the start of the next message"
-            self._reader.refuse(path, reason)
+            self._notes.problem(path, reason)
         self._open_calls = {}
         self._calls_are_known = True
 
@@ -201,9 +191,6 @@ class TurnReader:
         """After a message that can't be read nobody knows which results belong there."""
         self._open_calls = {}
         self._calls_are_known = False
-
-    def _warn(self, path: str, what: str) -> None:
-        self._reader.warnings.append(f"{path}: {what}")
 
 
 def _says_something(parts: Sequence[Part]) -> bool:
