@@ -102,6 +102,7 @@ def _dialect_of(request: Request) -> Dialect:
 
 def _error_response(error: HttpError, request: Request) -> Response:
     headers = _ids_of(request)
+    error = _dialect_of(request).with_request_id(error, headers["x-request-id"])
     if error.retry_after_s:
         headers["Retry-After"] = str(error.retry_after_s)
     return Response(

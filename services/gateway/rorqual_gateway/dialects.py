@@ -1,6 +1,7 @@
 """How each family of APIs wants to be spoken to where the edge itself has something to say."""
 
 import json
+from dataclasses import replace
 from typing import Protocol
 
 from rorqual_runtime.anthropic_errors import (
@@ -33,6 +34,10 @@ class Dialect(Protocol):
         """The request's id, where clients look for it."""
         ...
 
+    def with_request_id(self, error: HttpError, request_id: str) -> HttpError:
+        """The error, naming the request where this family does so in the body."""
+        ...
+
 
 class OpenAiDialect:
     """Chat Completions, Completions, and everything that has no family of its own."""
@@ -53,6 +58,10 @@ class OpenAiDialect:
     def id_headers(self, request_id: str) -> Headers:
         """See Dialect.id_headers."""
         return [(b"x-request-id", request_id.encode())]
+
+    def with_request_id(self, error: HttpError, request_id: str) -> HttpError:
+        """See Dialect.with_request_id: a header is enough here."""
+        return error
 
     def _frames(self, body: bytes, num_frames: int) -> bytes:
         return b"data: " + body + b"\n\ndata: [DONE]\n\n"
@@ -92,6 +101,11 @@ class AnthropicDialect:
         """See Dialect.id_headers: these clients read `request-id`."""
         name = request_id.encode()
         return [(b"x-request-id", name), (b"request-id", name)]
+
+    def with_request_id(self, error: HttpError, request_id: str) -> HttpError:
+        """See Dialect.with_request_id: beside the error, also at the end of a begun stream."""
+        body = error.body[:-1] + b',"request_id":' + json.dumps(request_id).encode() + b"}"
+        return replace(error, body=body, sse_frames=anthropic_error_frame(body))
 
 
 OPENAI: Dialect = OpenAiDialect()

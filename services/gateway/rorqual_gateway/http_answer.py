@@ -52,6 +52,7 @@ class HttpAnswer:
 
     async def fail(self, error: HttpError) -> None:
         """End with an error: as HTTP status, or as the last frames of a begun stream."""
+        error = self._dialect.with_request_id(error, self._request_id)
         if self.has_begun:
             await http_io.send_chunk(self._send, error.sse_frames, more=False)
             return

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 from rorqual_gateway.admission import Admission
-from rorqual_gateway.dialects import OPENAI
+from rorqual_gateway.dialects import ANTHROPIC, OPENAI
 from rorqual_gateway.http_io import read_body
 from rorqual_gateway.keys import ANONYMOUS, KeyRing, parse_api_keys
 from rorqual_gateway.readiness import FleetView
@@ -129,3 +129,15 @@ async def test_a_body_is_bounded_in_size_and_time() -> None:
         await read_body(silence, {"content-length": "36"}, max_bytes=35, timeout_s=1)
     with pytest.raises(DeadlineExceeded):
         await read_body(silence, {}, max_bytes=35, timeout_s=0.02)
+
+
+def test_anthropics_errors_name_the_request_in_body_and_stream() -> None:
+    error = ANTHROPIC.with_request_id(ANTHROPIC.render_error(NoCapacity("full")), "r1")
+    body = json.loads(error.body)
+    assert body["request_id"] == "r1"
+    assert body["error"] == {"type": "overloaded_error", "message": "full"}
+    assert error.sse_frames == b"event: error\ndata: " + error.body + b"\n\n"
+    plain = ANTHROPIC.with_request_id(ANTHROPIC.plain_error(404, "no such path"), "r2")
+    assert json.loads(plain.body)["request_id"] == "r2"
+    openai = OPENAI.render_error(NoCapacity("full"))
+    assert OPENAI.with_request_id(openai, "r3") == openai
