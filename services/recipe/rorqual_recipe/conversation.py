@@ -209,12 +209,18 @@ class SamplingOptions:
     top_logprobs: int = 0
 
 
+RawPrompt = str | tuple[int, ...]
+"""A text, or token ids."""
+
+
 @dataclass(frozen=True, slots=True)
 class ParsedRequest:
     """A protocol's body, understood.
 
-    raw_prompt: text or token ids to be continued as they are (Completions); the conversation is
-    empty then. echo: what the protocol's writer needs to repeat of the request; its own type.
+    raw_prompts: prompts to be continued as they are (Completions); the conversation is empty then.
+    num_choices counts the choices of all of them, those of the first prompt first.
+    adds_special_tokens: a raw text gets what the tokenizer puts around texts.
+    echo: what the protocol's writer needs to repeat of the request; its own type.
     prompt_param: the field that a prompt which is too long came from.
     """
 
@@ -227,6 +233,7 @@ class ParsedRequest:
     include_usage: bool = False
     cache_salt: str = ""
     warnings: list[str] = field(default_factory=list)
-    raw_prompt: str | tuple[int, ...] | None = None
+    raw_prompts: tuple[RawPrompt, ...] = ()
+    adds_special_tokens: bool = True
     echo: Any = None
     prompt_param: str = "messages"

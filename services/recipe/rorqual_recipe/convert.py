@@ -64,7 +64,7 @@ from rorqual_runtime.errors import (
 )
 
 from rorqual_recipe.conversation import ConstraintKind, OutputConstraint
-from rorqual_recipe.encode import EncodedRequest, SamplingPlan, cache_namespace
+from rorqual_recipe.encode import TOKEN_BYTES, EncodedRequest, SamplingPlan, cache_namespace
 from rorqual_recipe.model import ServedModel
 from rorqual_recipe.output.events import FinishReason, TokenLogprob
 from rorqual_recipe.protocols import DIRECT_PROTOCOLS, PROTOCOLS
@@ -131,17 +131,20 @@ def answer_to_wire(http_status: int, body: Payload) -> EncodeReply:
 
 
 def encoded_to_wire(
-    request: EncodeRequest, encoded: EncodedRequest, prompt: Payload, recipe_id: str
+    request: EncodeRequest,
+    encoded: EncodedRequest,
+    prompts: Sequence[Payload],
+    recipe_id: str,
 ) -> EncodeReply:
-    """One Generation a choice."""
+    """One Generation a choice. prompts: payloads of the encoded request's prompts."""
     parsed = encoded.parsed
     generations = [
         Generation(
             request_id=request.request_id,
             choice_index=index,
             model=parsed.model,
-            prompt=prompt,
-            num_prompt_tokens=encoded.num_prompt_tokens,
+            prompt=prompts[encoded.prompt_index_of(index)],
+            num_prompt_tokens=len(encoded.prompts[encoded.prompt_index_of(index)]) // TOKEN_BYTES,
             sampling=_sampling_to_wire(encoded.sampling, index),
             constraint=_constraint_to_wire(encoded.constraint),
             traffic_class=TRAFFIC_CLASS_AGENT

@@ -4,14 +4,18 @@ import json
 import secrets
 from dataclasses import dataclass, replace
 
+import numpy as np
+
 from rorqual_recipe.constraints import answer_constraint
-from rorqual_recipe.conversation import OutputConstraint, ParsedRequest
+from rorqual_recipe.conversation import OutputConstraint, ParsedRequest, RawPrompt
 from rorqual_recipe.encodings.base import RenderedPrompt
 from rorqual_recipe.model import ServedModel
-from rorqual_recipe.problems import RequestRefused, context_too_long, model_not_found
+from rorqual_recipe.problems import Problem, RequestRefused, context_too_long, model_not_found
 from rorqual_recipe.protocols.base import ParseLimits, ProtocolAdapter
+from rorqual_recipe.tokens.encoder import TokenIds
 from rorqual_recipe.tokens.segments import encode_segments
 
+TOKEN_BYTES = 4
 _SEED_BITS = 64
 _LEAST_SHARE = 1e-30
 _GREATEST_SHARE = 1 - 2.0**-24
@@ -43,7 +47,11 @@ class SamplingPlan:
 
 @dataclass(frozen=True, slots=True)
 class EncodedRequest:
-    """A request ready to be generated. prompt: int32 little endian, of `rendered`."""
+    """A request ready to be generated.
+
+    prompt: int32 little endian, of `rendered`. other_prompts: of a request that has several; each
+    has the same number of choices. num_prompt_tokens: of all of them.
+    """
 
     parsed: ParsedRequest
     prompt: bytes
@@ -51,6 +59,16 @@ class EncodedRequest:
     sampling: SamplingPlan
     constraint: OutputConstraint | None
     rendered: RenderedPrompt
+    other_prompts: tuple[bytes, ...] = ()
+
+    @property
+    def prompts(self) -> tuple[bytes, ...]:
+        """Every prompt."""
+        return (self.prompt, *self.other_prompts)
+
+    def prompt_index_of(self, choice_index: int) -> int:
+        """Which prompt a choice continues."""
+        return choice_index * len(self.prompts) // self.parsed.num_choices
 
 
 def encode_request(
@@ -70,13 +88,14 @@ def encode_request(
         parsed.conversation, rendered, model.vocabulary.added
     )
     parsed.warnings.extend(unenforced)
-    ids = encode_segments(rendered.segments, model.encoder)
+    prompts = _prompts(parsed, rendered, model)
     default = rendered.default_max_tokens or default_max_tokens
-    max_new_tokens = _max_new_tokens(parsed, len(ids), model, default)
+    max_new_tokens = _max_new_tokens(parsed, max(map(len, prompts)), model, default)
     return EncodedRequest(
         parsed=parsed,
-        prompt=ids.astype("<i4").tobytes(),
-        num_prompt_tokens=len(ids),
+        prompt=_to_bytes(prompts[0]),
+        other_prompts=tuple(map(_to_bytes, prompts[1:])),
+        num_prompt_tokens=sum(map(len, prompts)),
         sampling=_plan(parsed, model, max_new_tokens),
         constraint=constraint,
         rendered=rendered,
@@ -85,11 +104,34 @@ def encode_request(
 
 def _render(parsed: ParsedRequest, model: ServedModel) -> tuple[ParsedRequest, RenderedPrompt]:
     """The prompt, and the request with sampling and warnings as the prompt's encoding has them."""
+    if parsed.raw_prompts:
+        return parsed, RenderedPrompt(())
     encoding = model.encoding
     sampling, warnings = encoding.effective_sampling(parsed.conversation, parsed.sampling)
     rendered = encoding.render(parsed.conversation)
     all_warnings = [*parsed.warnings, *warnings, *rendered.warnings]
     return replace(parsed, sampling=sampling, warnings=all_warnings), rendered
+
+
+def _prompts(parsed: ParsedRequest, rendered: RenderedPrompt, model: ServedModel) -> list[TokenIds]:
+    """Ids of every prompt. Raises: RequestRefused when there is none to continue."""
+    if not parsed.raw_prompts:
+        return [encode_segments(rendered.segments, model.encoder)]
+    prompts = [_raw_prompt(prompt, parsed, model) for prompt in parsed.raw_prompts]
+    if not all(map(len, prompts)):
+        raise RequestRefused([Problem(parsed.prompt_param, "must hold at least one token")])
+    return prompts
+
+
+def _raw_prompt(prompt: RawPrompt, parsed: ParsedRequest, model: ServedModel) -> TokenIds:
+    if not isinstance(prompt, str):
+        return np.array(prompt, dtype=np.int32)
+    segments = model.raw_text.segments(prompt, add_special_tokens=parsed.adds_special_tokens)
+    return encode_segments(segments, model.encoder)
+
+
+def _to_bytes(ids: TokenIds) -> bytes:
+    return ids.astype("<i4").tobytes()
 
 
 def _max_new_tokens(

@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
@@ -103,9 +103,17 @@ class Intake:
         finally:
             self._num_waiting -= 1
 
-    async def publish_prompt(self, encoded: EncodedRequest) -> Any:
-        """The prompt as a payload that all choices share; readers keep it. Raises: NoCapacity."""
-        return await put_payload(self._ctx.tensors, encoded.prompt, lease_s=TICKET_LEASE_S)
+    async def publish_prompts(self, encoded: EncodedRequest) -> list[Any]:
+        """Each prompt as a payload that its choices share; readers keep it. Raises: NoCapacity."""
+        published: list[Any] = []
+        try:
+            for prompt in encoded.prompts:
+                payload = await put_payload(self._ctx.tensors, prompt, lease_s=TICKET_LEASE_S)
+                published.append(payload)
+        except ServingError:
+            self.release(published)
+            raise
+        return published
 
     def renew(self, prompts: Iterable[Any]) -> None:
         """Keep prompts readable; one whose lease has ended already stays gone."""
@@ -114,9 +122,10 @@ class Intake:
                 with contextlib.suppress(ServingError):
                     self._ctx.tensors.renew(prompt.ticket, TICKET_LEASE_S)
 
-    def release(self, prompt: Any) -> None:
-        """Free a prompt that travels by reference."""
-        free_payload(self._ctx.tensors, prompt)
+    def release(self, prompts: Iterable[Any]) -> None:
+        """Free prompts that travel by reference."""
+        for prompt in prompts:
+            free_payload(self._ctx.tensors, prompt)
 
     def make_stream(
         self,
@@ -127,9 +136,9 @@ class Intake:
         gateway_id: str,
         tenant: str,
         deadline_unix_s: float,
-        prompt: Any,
+        prompts: Sequence[Any],
     ) -> RequestStream:
-        """The stream of a request, which owns the prompt's payload from now on."""
+        """The stream of a request, which owns the prompts' payloads from now on."""
         parsed = encoded.parsed
         writer = adapter.make_writer(self._facts(encoded, request_id), parsed)
         return RequestStream(
@@ -141,7 +150,7 @@ class Intake:
             num_prompt_tokens=encoded.num_prompt_tokens,
             expires_s=self._ctx.clock.monotonic_s() + self._lifetime_s(deadline_unix_s),
             log=EventLog(self._settings.max_event_log_bytes),
-            prompt=prompt,
+            prompts=prompts,
             before_end=self._before_end(adapter, writer, encoded, request_id, tenant),
         )
 

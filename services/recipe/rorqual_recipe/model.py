@@ -8,6 +8,7 @@ from rorqual_recipe.conversation import Conversation
 from rorqual_recipe.encodings import make_encoding
 from rorqual_recipe.encodings.base import PromptEncoding
 from rorqual_recipe.model_files import AddedToken, BadModelDirectory, ModelFiles, read_model_files
+from rorqual_recipe.raw_text import RawText
 from rorqual_recipe.settings import RecipeSettings
 from rorqual_recipe.tokens.cache import TokenCache
 from rorqual_recipe.tokens.encoder import TextEncoder, TokenIds
@@ -40,6 +41,7 @@ class ServedModel:
     encoder: TextEncoder
     token_cache: TokenCache
     vocabulary: Vocabulary
+    raw_text: RawText
 
     def encode(self, conversation: Conversation) -> TokenIds:
         """Token ids (int32) of the prompt. Raises: RequestRefused."""
@@ -66,6 +68,7 @@ def load_served_model(settings: RecipeSettings) -> ServedModel:
         encoder=encoder,
         token_cache=cache,
         vocabulary=_vocabulary(files),
+        raw_text=RawText.from_model(files),
     )
 
 

@@ -133,9 +133,9 @@ class RecipeService:
     ) -> EncodeReply:
         context = self._intake.context_of(request.request_id, request.tenant)
         encoded = await self._intake.encode(body, adapter, context)
-        prompt = await self._intake.publish_prompt(encoded)
+        prompts = await self._intake.publish_prompts(encoded)
         if request.request_id in self._cancelled:
-            self._intake.release(prompt)
+            self._intake.release(prompts)
             raise Cancelled()
         stream = self._intake.make_stream(
             encoded,
@@ -144,11 +144,11 @@ class RecipeService:
             gateway_id=request.gateway_id,
             tenant=request.tenant,
             deadline_unix_s=request.deadline_unix_s,
-            prompt=prompt,
+            prompts=prompts,
         )
         self._drop(request.request_id)
         self._streams.add(stream)
-        return convert.encoded_to_wire(request, encoded, prompt, self._ctx.instance_id)
+        return convert.encoded_to_wire(request, encoded, prompts, self._ctx.instance_id)
 
     async def on_tokens(self, batch: TokenBatch, context: MessageContext) -> None:
         """Tokens of many streams; one event batch a gateway."""
@@ -286,7 +286,7 @@ class RecipeService:
     def _drop(self, request_id: str) -> None:
         stream = self._streams.remove(request_id)
         if stream is not None:
-            self._intake.release(stream.prompt)
+            self._intake.release(stream.prompts)
 
     def _fill_report(self, report: Any) -> None:
         report.num_active_requests = self.num_active
@@ -303,4 +303,4 @@ class RecipeService:
             self._recovery.probe_stalled(now_s)
             if now_s >= next_renewal_s:
                 next_renewal_s = now_s + TICKET_LEASE_S / 3
-                self._intake.renew(stream.prompt for stream in self._streams)
+                self._intake.renew(p for stream in self._streams for p in stream.prompts)

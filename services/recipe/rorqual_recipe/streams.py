@@ -91,7 +91,7 @@ class RequestStream:
         num_prompt_tokens: int,
         expires_s: float,
         log: EventLog,
-        prompt: Any,
+        prompts: Sequence[Any],
         before_end: Callable[[], Awaitable[None] | None] | None = None,
     ) -> None:
         self.request_id = request_id
@@ -100,7 +100,7 @@ class RequestStream:
         self.choices = choices
         self.expires_s = expires_s
         self.log = log
-        self.prompt = prompt
+        self.prompts = prompts
         self.before_end = before_end
         self._writer = writer
         self._num_prompt_tokens = num_prompt_tokens

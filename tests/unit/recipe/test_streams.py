@@ -51,7 +51,7 @@ def make_stream(
         num_prompt_tokens=3,
         expires_s=1e9,
         log=EventLog(1 << 20),
-        prompt=None,
+        prompts=(),
     )
 
 

@@ -39,7 +39,11 @@ _JSON_WORD = re.compile("json", re.IGNORECASE)
 
 def parse_chat_request(body: bytes, limits: ParseLimits) -> ParsedRequest:
     """The request, understood. Raises: RequestRefused with every problem found."""
-    value = read_json_object(body)
+    return parse_chat_value(read_json_object(body), limits)
+
+
+def parse_chat_value(value: dict[str, Any], limits: ParseLimits) -> ParsedRequest:
+    """As parse_chat_request, of a body that is JSON already."""
     request, problems = validate(ChatRequest, value)
     if request is None:
         raise RequestRefused([*problems, *_problems_of_the_valid_rest(value, problems, limits)])
