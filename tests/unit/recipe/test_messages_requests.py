@@ -88,6 +88,8 @@ def user(*blocks: Any) -> dict[str, Any]:
         ({"messages": [user("text")]}, "messages[0].content[0]"),
         ({"messages": [user({"text": "a"})]}, "messages[0].content[0].type"),
         ({"messages": [user({"type": "odd"})]}, "messages[0].content[0].type"),
+        ({"messages": [user({"type": {}})]}, "messages[0].content[0].type"),
+        ({"messages": [user({"type": []})]}, "messages[0].content[0].type"),
         ({"messages": [user({"type": "text", "text": 1})]}, "messages[0].content[0].text"),
         ({"messages": [user({"type": "tool_use"})]}, "messages[0].content[0].type"),
         ({"tools": [TOOL, TOOL]}, "tools[1].name"),

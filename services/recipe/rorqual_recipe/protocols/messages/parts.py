@@ -9,6 +9,7 @@ from typing import Any
 
 from rorqual_recipe.conversation import ImagePart, Part, TextPart
 from rorqual_recipe.documents import DocumentLimits, UnreadableDocument, read_document
+from rorqual_recipe.problems import clip
 from rorqual_recipe.protocols.base import ParseLimits
 from rorqual_recipe.protocols.messages.blocks import (
     BLOCKS,
@@ -67,8 +68,8 @@ class PartReader:
 
     def _block(self, path: str, raw: Any, allowed: Sequence[str]) -> Block | None:
         kind = raw.get("type") if isinstance(raw, dict) else None
-        if kind in SERVER_TOOL_BLOCKS:
-            self._server_tool_block(path, str(kind))
+        if isinstance(kind, str) and kind in SERVER_TOOL_BLOCKS:
+            self._server_tool_block(path, kind)
             return None
         if isinstance(raw, dict) and (not isinstance(kind, str) or kind not in allowed):
             self.notes.problem(f"{path}.type", self._wrong_type(kind, allowed))
@@ -82,8 +83,8 @@ class PartReader:
     def _wrong_type(self, kind: Any, allowed: Sequence[str]) -> str:
         if kind is None:
             return "field required"
-        known = "can't stand here" if kind in BLOCKS else "is not a known type of block"
-        return f"{kind!r} {known}; here it may be {', '.join(allowed)}"
+        known = "can't stand here" if kind in list(BLOCKS) else "is not a known type of block"
+        return f"{clip(str(kind), 64)!r} {known}; here it may be {', '.join(allowed)}"
 
     def _server_tool_block(self, path: str, kind: str) -> None:
         if self._limits.drop_server_tools:
