@@ -178,8 +178,12 @@ class RedisResponseStore(ResponseStore):
         return bool(await self._call(self._redis.delete(name)))
 
     async def _write_once(self, name: str, value: bytes) -> bytes:
-        older: bytes | None = await self._call(self._redis.set(name, value, nx=True, get=True))
-        return value if older is None else older
+        if await self._call(self._redis.set(name, value, nx=True)):
+            return value
+        older: bytes | None = await self._call(self._redis.get(name))
+        if older is None:
+            raise Unavailable("the response store has just lost a value")
+        return older
 
     async def _call(self, operation: Any) -> Any:
         if self.is_away:
