@@ -20,7 +20,7 @@ MAX_WAY_TOKENS = 256
 _FIRST_PAUSE_TOKENS = 4
 _SLACK_TOKENS = 4
 """A plain token lengthens the way by less: it may leave a character or an escape unfinished."""
-_STRUCTURE = frozenset(b'{}[],:"\\')
+_STRUCTURE = frozenset(b'{}[],:"\\<')
 _BETWEEN = (b"}", b"]", b",", b'"', b"0", b"null", b"true", b"false", b"{", b"[")
 """In this order JSON ends soonest from between two of its tokens."""
 _IN_TEXT = (b'"',)
@@ -54,6 +54,7 @@ class ClosingVocabulary:
         self.lengths = np.fromiter((len(text) for text in texts), np.int32, len(texts))
         self.first_bytes = np.fromiter((text[0] if text else 0 for text in texts), np.uint8)
         self.stop_ids = frozenset(tokenizer_info.stop_token_ids)
+        self.end_way = [int(token_id) for token_id in tokenizer_info.stop_token_ids[:1]]
 
 
 def _known(by_text: dict[bytes, int], texts: Sequence[bytes]) -> list[int]:
@@ -72,7 +73,7 @@ class ClosingGuard:
     _next_pause: int = field(default=_FIRST_PAUSE_TOKENS, init=False)
 
     def admit(self, matcher: Any, token_id: int, num_left: int) -> int:
-        """The token to take: `token_id`, or the first one of a way to the end.
+        """The token to take: `token_id`, or the first one of a way to the end, or the end itself.
 
         matcher: where the output is now, not changed. num_left: tokens that may follow this one.
         Where no way to the end is found the drawn token stays: the output will then be cut.
@@ -87,15 +88,15 @@ class ClosingGuard:
             return token_id
         after = self._way_after(matcher.fork(), token_id, num_left)
         if after is not None:
-            self._way_bound = len(after) + _SLACK_TOKENS
+            # What is complete may begin anew, a second call say, with any token.
+            self._way_bound = len(after) + _SLACK_TOKENS if after else None
             return token_id
         self._way_bound = None
         way = find_way(matcher.fork(), self.vocabulary, num_left + 1)
-        if way:
-            return way[0]
         if way is None:
             self._pause()
-        return token_id
+            return token_id
+        return next(iter(way or self.vocabulary.end_way), token_id)
 
     def _way_after(self, fork: Any, token_id: int, num_left: int) -> list[int] | None:
         return find_way(fork, self.vocabulary, num_left) if fork.accept_token(token_id) else None

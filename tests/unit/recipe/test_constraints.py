@@ -7,8 +7,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+import jsonschema
+import numpy as np
 import pytest
 import xgrammar
+from rorqual_engine.closing import ClosingVocabulary, find_way
+from rorqual_engine.grammar import GrammarState
 from rorqual_grammar.compiler import compile_constraint
 from rorqual_grammar.constraint import Constraint
 from rorqual_grammar.constraint import ConstraintKind as CompiledKind
@@ -24,11 +28,19 @@ from rorqual_recipe.conversation import (
     ToolKind,
 )
 from rorqual_recipe.encodings.base import AnswerStage, RenderedPrompt
+from rorqual_recipe.output.answer import AnswerReader
+from rorqual_recipe.output.events import FinishReason, ToolCallBegan, ToolCallEnded
+from rorqual_recipe.output.plan import AnswerPlan
 from rorqual_recipe.problems import RequestRefused
+from rorqual_recipe.tokens.vocabulary import Vocabulary
 from tokenizers import pre_tokenizers
 
-MARKS = ("<|end|>", "｜DSML｜", "<tool_call>", "</tool_call>", "[TOOL_CALLS]", "</think>")
-TOKENS = {mark: 256 + index for index, mark in enumerate(MARKS)}
+MARKS = (
+    *("<|end|>", "｜DSML｜", "<tool_call>", "</tool_call>", "[TOOL_CALLS]", "</think>", "<think>"),
+    "[ARGS]",
+)
+EVERY_TOKEN = {mark: 256 + index for index, mark in enumerate(MARKS)}
+TOKENS = {mark: token for mark, token in EVERY_TOKEN.items() if mark != "[ARGS]"}
 END = TOKENS["<|end|>"]
 AUTO, REQUIRED = ToolChoiceMode.AUTO, ToolChoiceMode.REQUIRED
 FORMATS = ("hermes", "llama3-json", "mistral", "dsml-v4", "dsml-v4.1")
@@ -69,7 +81,7 @@ def _byte_level() -> list[str]:
 
 
 TOKENIZER = xgrammar.TokenizerInfo(
-    [*_byte_level(), *MARKS], xgrammar.VocabType.BYTE_LEVEL, stop_token_ids=[END]
+    [*_byte_level(), *MARKS, "</"], xgrammar.VocabType.BYTE_LEVEL, stop_token_ids=[END]
 )
 
 
@@ -81,6 +93,13 @@ def ids_of(text: str, tokens: dict[str, int]) -> list[int]:
         ids += [tokens[mark]] if mark else text[0].encode()
         text = text[len(mark or text[0]) :]
     return ids
+
+
+def allowed(matcher: xgrammar.GrammarMatcher) -> set[int]:
+    mask = np.full((1, -(-TOKENIZER.vocab_size // 32)), -1, np.int32)
+    matcher.fill_next_token_bitmask(mask, 0)
+    bits = np.unpackbits(mask.view(np.uint8), bitorder="little")[: TOKENIZER.vocab_size]
+    return set(np.flatnonzero(bits).tolist())
 
 
 class Held:
@@ -97,6 +116,7 @@ class Held:
         shape: OutputConstraint | None = None,
         budget: int | None = None,
         inside: bool = False,
+        thinks: bool = False,
     ) -> None:
         self._tokens = TOKENS if tokens is None else tokens
         conversation = Conversation(
@@ -109,6 +129,7 @@ class Held:
         prompt = RenderedPrompt(
             (),
             stage=stage,
+            thinks=thinks,
             starts_in_tool_calls=inside,
             tool_format=tool_format,
             tools={tool.name: tool for tool in tools},
@@ -117,14 +138,23 @@ class Held:
         self.constraint, self.warnings = answer_constraint(conversation, prompt, self._tokens)
         self._compiled: xgrammar.CompiledGrammar | None = None
 
-    def takes(self, text: str | list[int]) -> bool:
-        """Whether the whole text, and then the end, is allowed."""
+    def compiled(self) -> xgrammar.CompiledGrammar:
         assert self.constraint is not None
         if self._compiled is None:
             kind = CompiledKind(self.constraint.kind.value)
             data = compile_constraint(Constraint(kind, self.constraint.source), TOKENIZER)
             self._compiled = xgrammar.CompiledGrammar.deserialize_json(data.decode(), TOKENIZER)
-        matcher = xgrammar.GrammarMatcher(self._compiled)
+        return self._compiled
+
+    def allowed_after(self, text: bytes) -> set[int]:
+        """Tokens that may follow the text."""
+        matcher = xgrammar.GrammarMatcher(self.compiled())
+        assert all(matcher.accept_token(byte) for byte in text)
+        return allowed(matcher)
+
+    def takes(self, text: str | list[int]) -> bool:
+        """Whether the whole text, and then the end, is allowed."""
+        matcher = xgrammar.GrammarMatcher(self.compiled())
         ids = ids_of(text, self._tokens) if isinstance(text, str) else text
         return all(matcher.accept_token(token_id) for token_id in [*ids, END])
 
@@ -276,10 +306,36 @@ def test_a_spelled_end_of_thinking_ends_nothing_where_it_is_a_token() -> None:
 
 def test_a_budget_ends_the_thinking() -> None:
     held = Held(stage=AnswerStage.REASONING, budget=3)
-    assert held.constraint is not None
-    matcher_ids = ids_of("abc", {})
-    assert held.takes([*matcher_ids, TOKENS["</think>"], *b"anything <tool_call>"])
+    assert held.takes([*b"abc", TOKENS["</think>"], *b"anything <tool_call>"])
+    assert held.allowed_after(b"ab") > {*b"xyz\n", TOKENS["</think>"]}
+    assert held.allowed_after(b"abc") == {TOKENS["</think>"]}
     assert Held(stage=AnswerStage.CONTENT, budget=3).constraint is None
+
+
+@pytest.mark.parametrize("tokens", [TOKENS, {"<|end|>": END}], ids=["token", "spelled"])
+def test_a_model_that_opens_its_thinking_itself_may_do_so(tokens: dict[str, int]) -> None:
+    held = Held(shape=SHAPE, thinks=True, tokens=tokens)
+    assert held.takes("7")
+    assert held.takes("<think>\nHm.\n</think>\n\n7")
+    assert not held.takes("Hm.</think>7")
+    assert not held.takes("<think>Hm.")
+    bounded = Held(thinks=True, budget=3, tokens=tokens)
+    assert bounded.takes("<think>abc</think>Hello")
+    assert bounded.takes("Hello, no thought at all")
+
+
+def test_mistral_models_with_a_mark_of_arguments_write_it() -> None:
+    written = '[TOOL_CALLS]weather[ARGS]{"city": "x", "days": 3}'
+    for mode in (REQUIRED, AUTO):
+        choice = ToolChoice(mode)
+        held = Held("mistral", [WEATHER], choice=choice, tokens=EVERY_TOKEN)
+        assert held.takes(2 * written)
+        assert not held.takes(written.replace("3", "4"))
+        single = Held(
+            "mistral", [WEATHER], choice=replace(choice, parallel=False), tokens=EVERY_TOKEN
+        )
+        assert single.takes(written)
+        assert not single.takes(2 * written)
 
 
 def test_a_block_that_the_prompt_opened_is_gone_on_with() -> None:
@@ -406,3 +462,55 @@ def test_an_error_inside_names_the_tool_it_came_from() -> None:
     source = held.constraint.source
     assert '"param": "tools[0].function.parameters"' in source
     assert '"param": "tools[0]", "fallback"' in source
+
+
+CLOSING = ClosingVocabulary(TOKENIZER)
+VOCABULARY = Vocabulary(
+    tuple(TOKENIZER.decoded_vocab[:256]) + (b"",) * len(MARKS) + (b"</",),
+    special={token: mark.encode() for mark, token in EVERY_TOKEN.items()},
+    strips_first_space=False,
+    added=TOKENS,
+)
+
+
+def ramble(held: Held, budget: int, seed: int) -> list[int]:
+    """What a model writes that knows nothing: any allowed token, completed within the budget."""
+    draw = np.random.default_rng(seed)
+    state = GrammarState(held.compiled(), CLOSING)
+    output: list[int] = []
+    while len(output) < budget and END not in output:
+        mask = np.full((1, -(-TOKENIZER.vocab_size // 32)), -1, np.int32)
+        state.fill_mask(mask, 0)  # type: ignore[arg-type]
+        bits = np.unpackbits(mask.view(np.uint8), bitorder="little")[: TOKENIZER.vocab_size]
+        drawn = int(draw.choice(np.flatnonzero(bits)))
+        token = state.admit(drawn, budget - len(output) - 1)
+        assert state.accept(token)
+        output.append(token)
+    assert find_way(state._matcher.fork(), CLOSING) == []
+    return [token for token in output if token != END]
+
+
+@pytest.mark.parametrize("stage", [AnswerStage.CONTENT, AnswerStage.REASONING])
+@pytest.mark.parametrize("tool_format", FORMATS)
+def test_whatever_is_drawn_the_reader_finds_calls_that_fit(
+    tool_format: str, stage: AnswerStage
+) -> None:
+    tools = [WEATHER, replace(WEATHER, name="other")]
+    held = Held(tool_format, tools, stage=stage, choice=ToolChoice(REQUIRED))
+    plan = AnswerPlan(
+        stage=stage,
+        reasoning_marks=("<think>", "</think>"),
+        tool_format=tool_format,
+        tools={tool.name: tool for tool in tools},
+    )
+    for seed in range(12):
+        reader = AnswerReader(VOCABULARY, plan)
+        output = ramble(held, 400, seed)
+        events = [*reader.feed(output), *reader.finish(FinishReason.STOP)]
+        calls = [event for event in events if isinstance(event, ToolCallEnded)]
+        began = [event for event in events if isinstance(event, ToolCallBegan)]
+        assert len(calls) == len(began) >= 1
+        for call in calls:
+            assert call.problem is None
+            jsonschema.validate(json.loads(call.arguments), dict(WEATHER.parameters))
+        assert reader.finish_reason is FinishReason.TOOL_CALLS

@@ -8,7 +8,7 @@ most. Everything else the model writes as it likes, and the reader of the answer
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Protocol
 
 from rorqual_recipe.constraints import dsml_calls, json_calls
 from rorqual_recipe.constraints.tags import (
@@ -92,13 +92,12 @@ class _Answer:
 
     def constraint(self) -> tuple[OutputConstraint | None, tuple[str, ...]]:
         self._refuse_the_impossible()
-        body, is_shape_alone = self._body()
-        thinking = self._thinking() if body is not None or self._is_bounded else None
-        if thinking is None:
-            constraint = self._shape if is_shape_alone or body is None else _tag(body)
-        else:
-            constraint = _tag(sequence(thinking, body or {"type": "any_tokens"}))
-        return constraint, tuple(self._warnings)
+        body = self._body()
+        whole = self._after_thinking(body)
+        if whole is None:
+            return None, tuple(self._warnings)
+        is_shape_alone = whole is body and not self._tools
+        return self._shape if is_shape_alone else _tag(whole), tuple(self._warnings)
 
     def _refuse_the_impossible(self) -> None:
         is_required = self._choice.mode is ToolChoiceMode.REQUIRED
@@ -114,21 +113,21 @@ class _Answer:
         if is_required:
             raise RequestRefused([unsupported("tool_choice", message)])
 
-    def _body(self) -> tuple[Format | None, bool]:
-        """What follows the thinking, None when that is free; and whether it is the shape alone."""
-        several = self._choice.parallel
+    def _body(self) -> Format | None:
+        """What follows the thinking; None when that is free."""
+        shape = None if self._shape is None else _shape(self._shape)
         if self._calls is None or not self._tools:
-            return (None, True) if self._shape is None else (self._led(_shape(self._shape)), True)
+            return None if shape is None else self._led(shape)
         if self._choice.mode is ToolChoiceMode.REQUIRED:
-            return self._required_calls(self._calls), False
-        if self._shape is not None:
-            block = self._calls.block(self._tools, self._tokens, several=several)
-            self._warnings += self._calls.warnings(self._tools)
-            return self._led(any_of([block, _shape(self._shape)])), False
-        if not several or self._choice.names or any(tool.has_promise for tool in self._tools):
-            self._warnings += self._calls.warnings(self._tools)
-            return self._calls.in_text(self._tools, self._tokens, several=several), False
-        return None, False
+            return self._required_calls(self._calls)
+        several, has_promise = self._choice.parallel, any(t.has_promise for t in self._tools)
+        if shape is None and several and not self._choice.names and not has_promise:
+            return None
+        self._warnings += self._calls.warnings(self._tools)
+        if shape is None:
+            return self._calls.in_text(self._tools, self._tokens, several=several)
+        block = self._calls.block(self._tools, self._tokens, several=several)
+        return self._led(any_of([block, shape]))
 
     def _required_calls(self, calls: CallFormat) -> Format:
         self._warnings += calls.warnings(self._tools)
@@ -138,24 +137,34 @@ class _Answer:
         return self._led(calls.block(self._tools, self._tokens, several=several))
 
     @property
-    def _is_bounded(self) -> bool:
-        return self._budget is not None and self._prompt.stage.thinks
+    def _may_think(self) -> bool:
+        """The answer may begin with reasoning, opened by the prompt or by the model itself."""
+        stage, prompt = self._prompt.stage, self._prompt
+        opens = stage is AnswerStage.CONTENT and prompt.thinks and not prompt.starts_in_tool_calls
+        return (stage.thinks or opens) and prompt.reasoning_marks is not None
 
-    def _thinking(self) -> Format | None:
-        """All up to the end of thinking; None when the answer does not begin with it."""
-        if not self._prompt.stage.thinks or self._prompt.reasoning_marks is None:
+    def _after_thinking(self, body: Format | None) -> Format | None:
+        """Thinking and then the body; None when nothing of it is held to anything."""
+        if not self._may_think or self._prompt.reasoning_marks is None:
+            return body
+        if body is None and self._budget is None:
             return None
-        close = self._prompt.reasoning_marks[1]
-        bound: dict[str, Any] = {} if self._budget is None else {"max_tokens": self._budget}
-        if close in self._tokens:
-            thought = {"type": "any_tokens", "exclude_tokens": [self._tokens[close]], **bound}
-        else:
-            thought = {**free_text(close), **bound}
-        return sequence(thought, spelled(close, self._tokens))
+        opening, close = self._prompt.reasoning_marks
+        thought = sequence(self._anything_but(close), spelled(close, self._tokens))
+        if self._budget is not None:
+            thought["elements"][0]["max_tokens"] = self._budget
+        if not self._prompt.stage.thinks:
+            thought = optional(sequence(spelled(opening, self._tokens), thought))
+        return sequence(thought, body or self._anything_but(opening))
+
+    def _anything_but(self, mark: str) -> Format:
+        if mark in self._tokens:
+            return {"type": "any_tokens", "exclude_tokens": [self._tokens[mark]]}
+        return free_text(mark)
 
     def _led(self, content: Format) -> Format:
         """Content that may begin with a break where thinking stands before it."""
-        return sequence(optional(text(_BREAK)), content) if self._prompt.stage.thinks else content
+        return sequence(optional(text(_BREAK)), content) if self._may_think else content
 
 
 def _blamed(conversation: Conversation) -> str:

@@ -91,6 +91,44 @@ class JsonCalls:
         return sequence(text(f'{{"name": {name}, "{self.arguments_key}": '), arguments, text("}"))
 
 
+@dataclass(frozen=True, slots=True)
+class MistralCalls:
+    """A list of calls behind one mark, or a mark before each; a vocabulary that has the mark of
+    arguments is that of a model that writes the latter."""
+
+    def block(
+        self, tools: Sequence[CallableTool], tokens: Mapping[str, int], *, several: bool
+    ) -> Format:
+        """See JsonCalls.block."""
+        if _ARGUMENTS_MARK not in tokens:
+            return _MISTRAL_LIST.block(tools, tokens, several=several)
+        call = sequence(spelled(_MISTRAL_MARK, tokens), self._named_call(tools, tokens))
+        return listed(call, "", several=several)
+
+    def in_text(
+        self, tools: Sequence[CallableTool], tokens: Mapping[str, int], *, several: bool
+    ) -> Format:
+        """See JsonCalls.in_text."""
+        if _ARGUMENTS_MARK not in tokens:
+            return _MISTRAL_LIST.in_text(tools, tokens, several=several)
+        behind = self._named_call(tools, tokens)
+        return answer_with(_MISTRAL_MARK, tokens, behind, again=several)
+
+    def warnings(self, tools: Sequence[CallableTool]) -> list[str]:
+        """See JsonCalls.warnings."""
+        return _MISTRAL_LIST.warnings(tools)
+
+    def _named_call(self, tools: Sequence[CallableTool], tokens: Mapping[str, int]) -> Format:
+        return any_of(
+            sequence(
+                text(tool.name),
+                spelled(_ARGUMENTS_MARK, tokens),
+                json_value(tool.schema(), tool.param, fallback=tool.fallback),
+            )
+            for tool in tools
+        )
+
+
 HERMES = JsonCalls(
     arguments_key="arguments",
     separator="\n",
@@ -99,10 +137,12 @@ HERMES = JsonCalls(
     mark="<tool_call>",
 )
 LLAMA3 = JsonCalls(arguments_key="parameters", separator="; ")
-MISTRAL = JsonCalls(
+_MISTRAL_MARK, _ARGUMENTS_MARK = "[TOOL_CALLS]", "[ARGS]"
+_MISTRAL_LIST = JsonCalls(
     arguments_key="arguments",
     separator=", ",
     block_open="[TOOL_CALLS][",
     block_close="]",
-    mark="[TOOL_CALLS]",
+    mark=_MISTRAL_MARK,
 )
+MISTRAL = MistralCalls()

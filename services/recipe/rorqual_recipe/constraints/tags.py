@@ -72,7 +72,8 @@ def json_value(schema: Any, param: str = "", *, fallback: Any = None) -> Format:
 
 def listed(item: Format, separator: str, *, several: bool) -> Format:
     """The item once, or where several is set, any number of times with the separator between."""
-    return sequence(item, star(sequence(text(separator), item))) if several else item
+    again = sequence(text(separator), item) if separator else item
+    return sequence(item, star(again)) if several else item
 
 
 def answer_with(mark: str, tokens: Mapping[str, int], behind: Format, *, again: bool) -> Format:
