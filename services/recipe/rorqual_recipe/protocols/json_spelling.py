@@ -7,11 +7,12 @@ then nothing after it is found in the prefix cache.
 import json
 import re
 from collections.abc import Iterator
+from json.decoder import scanstring  # type: ignore[attr-defined]
 from json.encoder import encode_basestring  # type: ignore[attr-defined]
 from typing import Any
 
 _TOKEN = re.compile(r'("[^"\\]*(?:\\.[^"\\]*)*")|([:,])|(\s+)|([^"\s:,]+)', re.DOTALL)
-_SPACE = re.compile(r"[ \t\n\r]*")
+_BLANKS = " \t\n\r"
 _EACH = "*"
 
 
@@ -72,7 +73,7 @@ class SpelledValues:
     def _members(self, at: int) -> Iterator[tuple[str, int]]:
         at = self._after_space(at + 1)
         while self._text[at] != "}":
-            name, end = json.decoder.scanstring(self._text, at + 1, False)  # type: ignore[attr-defined]
+            name, end = scanstring(self._text, at + 1, False)
             start = self._after_space(self._after_space(end) + 1)
             yield name, start
             at = self._next(self._end_of_value(start))
@@ -83,9 +84,22 @@ class SpelledValues:
         return self._after_space(at + 1) if self._text[at] == "," else at
 
     def _end_of_value(self, at: int) -> int:
+        if self._text[at] == '"':
+            return self._end_of_string(at)
         skipped: tuple[Any, int] = self._skip(self._text, at)
         return skipped[1]
 
+    def _end_of_string(self, at: int) -> int:
+        text = self._text
+        while True:
+            at = text.index('"', at + 1)
+            num_backslashes = 0
+            while text[at - 1 - num_backslashes] == "\\":
+                num_backslashes += 1
+            if num_backslashes % 2 == 0:
+                return at + 1
+
     def _after_space(self, at: int) -> int:
-        found = _SPACE.match(self._text, at)
-        return found.end() if found else at
+        while self._text[at] in _BLANKS:
+            at += 1
+        return at
