@@ -41,7 +41,8 @@ def _is_positive(value: Any) -> bool:
 
 
 def _is_name_list(value: Any) -> bool:
-    return isinstance(value, list) and all(isinstance(name, str) for name in value)
+    is_names = isinstance(value, list) and all(isinstance(name, str) for name in value)
+    return is_names and len(set(value)) == len(value)
 
 
 def _is_type(value: Any) -> bool:
@@ -55,7 +56,7 @@ _NUMBER: _Rule = (_is_number, "must be a number")
 _SIZE: _Rule = (_is_size, "must be a whole number, 0 or more")
 _RULES: dict[str, _Rule] = {
     "type": (_is_type, f"must be one of {', '.join(sorted(_TYPES))}, or a list of them"),
-    "required": (_is_name_list, "must be a list of names"),
+    "required": (_is_name_list, "must be a list of names, each once"),
     "enum": (lambda value: isinstance(value, list), "must be a list"),
     "multipleOf": (_is_positive, "must be a number above 0"),
     **dict.fromkeys(("pattern", "format", "$ref"), _TEXT),

@@ -1,6 +1,6 @@
 """JSON bodies and the exact paths of what is wrong in them."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
 import pydantic_core
@@ -9,6 +9,8 @@ from pydantic import BaseModel, ValidationError
 from rorqual_recipe.problems import Problem, RequestRefused
 
 Model = TypeVar("Model", bound=BaseModel)
+
+_PLAIN_WORDS = dict.fromkeys(("model_type", "dict_type"), "must be an object")
 
 
 def read_json_object(body: bytes) -> dict[str, Any]:
@@ -27,11 +29,12 @@ def validate(model: type[Model], value: dict[str, Any]) -> tuple[Model | None, l
     try:
         return model.model_validate(value), []
     except ValidationError as err:
-        return None, [_problem(entry["loc"], entry["msg"]) for entry in err.errors()]
+        return None, [_problem(entry) for entry in err.errors()]
 
 
-def _problem(loc: Sequence[int | str], message: str) -> Problem:
-    return Problem(field_path(loc), message[:1].lower() + message[1:])
+def _problem(entry: Mapping[str, Any]) -> Problem:
+    message = _PLAIN_WORDS.get(entry["type"]) or entry["msg"]
+    return Problem(field_path(entry["loc"]), message[:1].lower() + message[1:])
 
 
 def field_path(loc: Sequence[int | str]) -> str:

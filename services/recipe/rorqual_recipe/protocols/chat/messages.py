@@ -67,7 +67,7 @@ class MessageReader:
     def _assistant(self, body: ChatMessage, path: str) -> Message:
         calls = self._calls(body, path)
         content = body.refusal if body.content is None else body.content
-        if content is None and not (body.tool_calls or body.function_call):
+        if content is None and body.tool_calls is None and body.function_call is None:
             self._notes.problem(f"{path}.content", "content or tool_calls must be given")
         self._open_calls = {call.call_id: at for call, at in calls}
         return Message(

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterator
+from typing import Any
 
 from rorqual_recipe.conversation import Effort, SamplingOptions, Thinking
 from rorqual_recipe.protocols.base import ParseLimits
@@ -102,7 +103,7 @@ def _switch(request: ChatRequest, notes: Notes) -> bool | None:
     return switches.thinking if switches.thinking is not None else switches.enable_thinking
 
 
-def _effort(wish: str | int | None, notes: Notes) -> tuple[Effort | None, int | None, bool]:
+def _effort(wish: Any, notes: Notes) -> tuple[Effort | None, int | None, bool]:
     """The effort as a word or as a number, and whether the wish was not to think at all."""
     if wish is None or wish == "none":
         return None, None, wish == "none"

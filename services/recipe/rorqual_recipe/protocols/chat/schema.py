@@ -54,7 +54,7 @@ class StructuredOutputs(BaseModel):
 
     model_config = OPEN
 
-    json_schema: dict[str, Any] | bool | str | None = Field(None, alias="json")
+    json_schema: Any = Field(None, alias="json")
     regex: str | None = None
     choice: list[str] | None = None
     grammar: str | None = None
@@ -106,7 +106,7 @@ class SamplingFields(BaseModel):
     cache_salt: str | None = Field(None, max_length=256)
     response_format: ResponseFormat | None = None
     structured_outputs: StructuredOutputs | None = None
-    guided_json: dict[str, Any] | bool | str | None = None
+    guided_json: Any = None
     guided_regex: str | None = None
     guided_choice: list[str] | None = None
     guided_grammar: str | None = None
@@ -134,7 +134,7 @@ class ChatRequest(SamplingFields):
     functions: list[Any] | None = Field(None, max_length=MAX_TOOLS)
     function_call: Any = None
     thinking: ThinkingBody | None = None
-    reasoning_effort: str | int | None = None
+    reasoning_effort: Any = None
     chat_template_kwargs: TemplateSwitches | None = None
     continue_final_message: bool | None = None
     add_generation_prompt: bool | None = None
