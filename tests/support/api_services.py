@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,6 +12,7 @@ from rorqual_gateway.server import make_server, open_listener
 from rorqual_gateway.service import GatewayService
 from rorqual_gateway.settings import GatewaySettings
 from rorqual_recipe.model import ServedModel, load_served_model
+from rorqual_recipe.response_memory import open_memory
 from rorqual_recipe.service import RecipeService
 from rorqual_recipe.settings import RecipeSettings
 from rorqual_runtime.service import ServiceContext, open_service
@@ -34,13 +35,22 @@ class RunningGateway:
 
 @asynccontextmanager
 async def running_recipe(
-    settings: RuntimeSettings, model_dir: Path, **overrides: object
+    settings: RuntimeSettings,
+    model_dir: Path,
+    *,
+    redis_url: str | None = None,
+    **overrides: object,
 ) -> AsyncIterator[RunningRecipe]:
-    """A recipe instance that serves `model_dir`."""
+    """A recipe instance that serves `model_dir`; without a Redis it keeps no responses."""
     recipe_settings = RecipeSettings(model_dir=model_dir, **overrides)  # type: ignore[arg-type]
-    async with open_service("recipe", settings) as ctx:
+    async with AsyncExitStack() as stack:
+        ctx = await stack.enter_async_context(open_service("recipe", settings))
+        memory = None
+        if redis_url is not None:
+            opened = open_memory(ctx.clock, redis_url, recipe_settings)
+            memory = await stack.enter_async_context(opened)
         model = load_served_model(recipe_settings)
-        service = RecipeService(ctx, recipe_settings, model)
+        service = RecipeService(ctx, recipe_settings, model, memory)
         await service.start()
         ctx.mark_ready()
         yield RunningRecipe(service, ctx, model)
