@@ -103,6 +103,8 @@ class AnswerReader:
             return []
         self.num_tokens += num_tokens
         self._plain = NO_PLAIN_TOKENS
+        for _ in range(num_tokens):
+            self._tokens.add(self._num_chars + len(self._text_finder.held), None)
         self._take(self._text_finder.feed(without_surrogates(text)))
         self._end_on_stop()
         return self._drain()
@@ -123,7 +125,8 @@ class AnswerReader:
     def _feed_each(
         self, token_ids: Sequence[int], logprobs: Sequence[TokenLogprob]
     ) -> list[AnswerEvent]:
-        events: list[AnswerEvent] = []
+        self._take(self._text_finder.finish())
+        events: list[AnswerEvent] = self._drain()
         for index, token_id in enumerate(token_ids):
             event = self._plain.get(token_id)
             if event is not None:

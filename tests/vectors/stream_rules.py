@@ -1,0 +1,258 @@
+"""Which entry of DIFFERENCES.md explains that an answer is read otherwise."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from rorqual_recipe.model import ServedModel
+
+from tests.vectors.stream_forms import Form, as_value
+
+Case = dict[str, Any]
+
+JSON_ONLY = "D-STR-01"
+MARKUP_STAYS = "D-STR-02"
+TEXT_STAYS = "D-STR-03"
+MORE_CALLS = "D-STR-04"
+VALID_ARGUMENTS = "D-STR-05"
+CLOSING_IN_VALUE = "D-STR-06"
+STRAY_CLOSE = "D-STR-07"
+SPECIALS_UNSEEN = "D-STR-08"
+STOP_COUNTS = "D-STR-09"
+LATE_USAGE = "D-STR-10"
+RECORDED_ERROR = "D-STR-11"
+AFTER_THE_END = "D-STR-12"
+BROKEN_CHARACTER = "D-STR-13"
+UNKNOWN_TOOL = "D-STR-14"
+PARTIAL_INPUT = "D-STR-15"
+EMPTY_CUSTOM = "D-STR-16"
+CUT_ARGUMENTS = "D-STR-17"
+REASONING_COUNT = "D-STR-18"
+BROKEN_BREAKS = "D-STR-19"
+LEADING_OPEN = "D-STR-20"
+REPEATED_NAME = "D-STR-21"
+ATTRIBUTES = "D-STR-22"
+
+_BROKEN_MARK = re.compile(r"<[^>\n]*\n")
+
+
+@dataclass(frozen=True)
+class StreamFacts:
+    """What a rule may ask about a case. text: all of the answer, marks spelled out."""
+
+    case: Case
+    text: str
+    special: tuple[str, ...]
+    tools: frozenset[str] | None
+
+    @classmethod
+    def of(cls, case: Case, model: ServedModel) -> StreamFacts:
+        """Facts of a case for a model."""
+        raw = b"".join(_spelled(chunk, model) for chunk in case["chunks"])
+        text = raw.decode("utf-8", "replace")
+        special = tuple(spelling.decode() for spelling in model.vocabulary.special.values())
+        return cls(case, text, special, _declared(case))
+
+    @cached_property
+    def parsing(self) -> dict[str, Any]:
+        return self.case.get("parsing", {})
+
+    @property
+    def has_ids(self) -> bool:
+        return any(chunk["kind"] == "tokens" for chunk in self.case["chunks"])
+
+    @property
+    def has_text(self) -> bool:
+        return any(chunk["kind"] == "text" for chunk in self.case["chunks"])
+
+    @property
+    def mark(self) -> str:
+        return self.parsing.get("special_tokens", {}).get("dsml", "｜DSML｜")
+
+    @property
+    def has_markup(self) -> bool:
+        return f"<{self.mark}" in self.text or self.starts_in_calls
+
+    @property
+    def starts_in_calls(self) -> bool:
+        choice = self.case.get("request", {}).get("tool_choice")
+        return bool(self.parsing.get("starts_in_tool_calls")) or choice == "required"
+
+    @property
+    def close(self) -> str:
+        return self.parsing.get("special_tokens", {}).get("thinking_end", "</think>")
+
+    @property
+    def is_json_mode(self) -> bool:
+        return bool(self.parsing.get("parse_json_output"))
+
+
+def explain(facts: StreamFacts, name: str, ours: Form, theirs: Form) -> str | None:
+    """The entry for one field of two forms that differ there; None when there is none."""
+    error = facts.case["expect"]["error"]
+    if error is not None:
+        return AFTER_THE_END if facts.case.get("push_after_finish") else RECORDED_ERROR
+    if name in ("content", "reasoning"):
+        return _explain_text(facts, name, ours[name], theirs[name])
+    if name == "calls":
+        return _explain_calls(facts, ours, theirs)
+    if name in ("finish", "stop"):
+        return _explain_end(facts, ours, theirs)
+    return _explain_usage(facts, ours, theirs)
+
+
+def _explain_text(facts: StreamFacts, name: str, ours: str, theirs: str) -> str | None:
+    if name == "content" and facts.is_json_mode:
+        return JSON_ONLY if _is_better_json(facts, ours, theirs) else None
+    shown = theirs
+    for special in facts.special if facts.has_ids else ():
+        shown = shown.replace(special, "")
+    plain = ours.replace(facts.close, "") if name == "content" else ours
+    if plain == shown:
+        return STRAY_CLOSE if plain != ours else SPECIALS_UNSEEN
+    if plain == shown + "\ufffd":
+        return BROKEN_CHARACTER
+    if name == "reasoning" and shown.lstrip("\n").startswith("<think>"):
+        return LEADING_OPEN
+    if plain.rstrip("\n") == shown.rstrip("\n") and _BROKEN_MARK.search(facts.text):
+        return BROKEN_BREAKS
+    if facts.has_markup and plain.startswith(shown.rstrip("\n")):
+        return _explain_rest(facts, plain[len(shown.rstrip("\n")) :])
+    return None
+
+
+def _explain_rest(facts: StreamFacts, rest: str) -> str | None:
+    """For text that only we show, behind what both show."""
+    if not _is_within("".join(rest.split()).rstrip("\ufffd"), facts.text):
+        return None
+    return MARKUP_STAYS if facts.mark in rest else TEXT_STAYS
+
+
+def _is_better_json(facts: StreamFacts, ours: str, theirs: str) -> bool:
+    return _is_within(ours, facts.text) and (_is_json(ours) or not _is_json(theirs.strip()))
+
+
+def _explain_calls(facts: StreamFacts, ours: Form, theirs: Form) -> str | None:
+    """Their calls are found among ours, in their order; what we have more is a call they lost."""
+    entries: list[str] = []
+    left = list(ours["calls"])
+    shown = ours["content"] + ours["reasoning"]
+    for their_call in theirs["calls"]:
+        same_name = [i for i, call in enumerate(left) if call["name"] == their_call["name"]]
+        if not same_name:
+            if facts.mark not in shown:
+                return None
+            is_unknown = facts.tools is not None and _full_name(their_call) not in facts.tools
+            entries.append(UNKNOWN_TOOL if is_unknown else MARKUP_STAYS)
+            continue
+        entry = _explain_call(facts, left[same_name[0]], their_call, left[same_name[0] + 1 :])
+        if entry is None:
+            return None
+        entries += [entry] if same_name[0] == 0 else [MORE_CALLS, entry]
+        left = left[same_name[0] + 1 :]
+    if left:
+        entries.append(MORE_CALLS)
+    return next((entry for entry in entries if entry), None)
+
+
+def _explain_call(facts: StreamFacts, ours: Form, theirs: Form, later: list[Form]) -> str | None:
+    """The entry for one call; an empty one when nothing differs. later: our calls behind it."""
+    if ours == theirs:
+        return ""
+    mine, yours = ours["arguments"], theirs["arguments"]
+    if ours["kind"] == "custom" and mine == "" and yours in ({}, "{}"):
+        return EMPTY_CUSTOM
+    if isinstance(mine, str) and ours["kind"] != "custom":
+        return PARTIAL_INPUT if yours == {} else CUT_ARGUMENTS
+    if isinstance(yours, str) or (yours == {} and facts.case["proto"] != "chat"):
+        return VALID_ARGUMENTS
+    if not isinstance(mine, dict):
+        return None
+    swallowed = {name for call in later for name in call["arguments"]}
+    return _explain_arguments(facts, mine, yours, swallowed)
+
+
+def _explain_arguments(
+    facts: StreamFacts, ours: Form, theirs: Form, swallowed: set[str]
+) -> str | None:
+    differing = [name for name in theirs if name not in ours or ours[name] != theirs[name]]
+    closing = f"</{facts.mark}"
+    entry = ATTRIBUTES
+    for name in differing:
+        if name in ours and closing in str(ours[name]):
+            entry = CLOSING_IN_VALUE
+        elif name in ours and facts.text.count(f'name="{name}"') > 1:
+            entry = REPEATED_NAME
+        elif name in swallowed:
+            entry = MORE_CALLS
+        else:
+            return None
+    return entry
+
+
+def _explain_end(facts: StreamFacts, ours: Form, theirs: Form) -> str | None:
+    calls = _explain_calls(facts, ours, theirs) if ours["calls"] != theirs["calls"] else None
+    if {ours["finish"], theirs["finish"]} <= {"stop", "tool_calls"} and calls:
+        return calls
+    is_stopped = ours["finish"] in ("stop", "tool_calls") and _has_stops(facts)
+    return TEXT_STAYS if is_stopped and facts.has_markup else None
+
+
+def _explain_usage(facts: StreamFacts, ours: Form, theirs: Form) -> str | None:
+    mine, yours = ours["usage"], theirs["usage"]
+    if not yours:
+        return None
+    if (mine["prompt"], mine["cached"]) != (yours["prompt"], yours["cached"]):
+        is_late = facts.case["chunks"][0]["kind"] != "ready"
+        return LATE_USAGE if is_late and not yours["prompt"] else None
+    if mine["completion"] < yours["completion"]:
+        return STOP_COUNTS if _has_stops(facts) else None
+    if mine["completion"] > yours["completion"]:
+        return BROKEN_CHARACTER if facts.text.endswith("\ufffd") else None
+    return REASONING_COUNT
+
+
+def _has_stops(facts: StreamFacts) -> bool:
+    request = facts.case.get("request", {})
+    return bool(facts.parsing.get("stop_sequences") or request.get("stop"))
+
+
+def _declared(case: Case) -> frozenset[str] | None:
+    """Names of a request's tools, joined with their namespace; None when anything goes."""
+    if "request" not in case:
+        return None
+    return frozenset(_names(case["request"].get("tools", ())))
+
+
+def _names(tools: Iterable[dict[str, Any]]) -> Iterable[str]:
+    for tool in tools:
+        if tool.get("type") == "namespace":
+            yield from (f"{tool['name']}::{inner['name']}" for inner in tool["tools"])
+        elif tool.get("type") == "tool_search":
+            yield ""
+        else:
+            yield tool.get("function", tool).get("name", "")
+
+
+def _full_name(call: Form) -> str:
+    return f"{call['namespace']}::{call['name']}" if call["namespace"] else call["name"]
+
+
+def _spelled(chunk: dict[str, Any], model: ServedModel) -> bytes:
+    if chunk["kind"] == "text":
+        return chunk["text"].encode()
+    return b"".join(map(model.vocabulary.spelling_of, chunk.get("ids", ())))
+
+
+def _is_within(part: str, text: str) -> bool:
+    """True when the text holds the characters of `part`, in their order."""
+    chars = iter(text)
+    return all(char in chars for char in part)
+
+
+def _is_json(text: str) -> bool:
+    return not isinstance(as_value(text), str)
