@@ -131,7 +131,7 @@ def _raw_prompt(prompt: RawPrompt, parsed: ParsedRequest, model: ServedModel) ->
 
 
 def _to_bytes(ids: TokenIds) -> bytes:
-    return ids.astype("<i4").tobytes()
+    return ids.astype("<i4", copy=False).tobytes()
 
 
 def _max_new_tokens(

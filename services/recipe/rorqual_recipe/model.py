@@ -12,6 +12,7 @@ from rorqual_recipe.raw_text import RawText
 from rorqual_recipe.settings import RecipeSettings
 from rorqual_recipe.tokens.cache import TokenCache
 from rorqual_recipe.tokens.encoder import TextEncoder, TokenIds
+from rorqual_recipe.tokens.layers import CachingEncoder
 from rorqual_recipe.tokens.segments import encode_segments
 from rorqual_recipe.tokens.select import make_text_encoder
 from rorqual_recipe.tokens.vocabulary import UnsupportedDecoder, Vocabulary, make_vocabulary
@@ -38,7 +39,7 @@ class ServedModel:
     has_vision: bool
     defaults: GenerationDefaults
     encoding: PromptEncoding
-    encoder: TextEncoder
+    encoder: CachingEncoder
     token_cache: TokenCache
     vocabulary: Vocabulary
     raw_text: RawText

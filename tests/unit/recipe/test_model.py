@@ -14,6 +14,7 @@ from rorqual_recipe.model import ServedModel, load_served_model
 from rorqual_recipe.model_files import BadModelDirectory
 from rorqual_recipe.settings import RecipeSettings
 from rorqual_recipe.tokens import select
+from rorqual_recipe.tokens.cache import TokenCache
 from rorqual_recipe.tokens.encoder import FastEncoder, HuggingFaceEncoder
 from rorqual_recipe.tokens.select import make_text_encoder
 
@@ -101,6 +102,10 @@ def test_a_text_that_the_fast_encoder_fails_on_is_encoded(model: ServedModel, bl
     assert b"".join(map(model.vocabulary.bytes_of, ids.tolist())) == text.encode()
 
 
+def chosen(tokenizer: dict[str, object], *, prefer_fast: bool) -> str:
+    return make_text_encoder(tokenizer, prefer_fast=prefer_fast, cache=TokenCache(0)).name
+
+
 def test_an_encoder_that_differs_is_not_used(
     model_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -111,7 +116,7 @@ def test_an_encoder_that_differs_is_not_used(
             return [ids[::-1] for ids in super().encode(texts)]
 
     monkeypatch.setattr(select, "FastEncoder", Wrong)
-    assert make_text_encoder(tokenizer, prefer_fast=True).name == "tokenizers"
+    assert chosen(tokenizer, prefer_fast=True) == "tokenizers"
     monkeypatch.setattr(select, "FastEncoder", lambda *_: 1 / 0)
-    assert make_text_encoder(tokenizer, prefer_fast=True).name == "tokenizers"
-    assert make_text_encoder(tokenizer, prefer_fast=False).name == "tokenizers"
+    assert chosen(tokenizer, prefer_fast=True) == "tokenizers"
+    assert chosen(tokenizer, prefer_fast=False) == "tokenizers"

@@ -22,6 +22,10 @@ class CacheCounts:
     missed_chars: int = 0
 
 
+TextParts = tuple[str, ...]
+"""One text, in the parts that it is made of."""
+
+
 class TokenCache:
     """Ids by the text itself, so that a hit can't be another text's; safe to use from threads.
 
@@ -30,7 +34,7 @@ class TokenCache:
 
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes
-        self._entries: OrderedDict[str, TokenIds] = OrderedDict()
+        self._entries: OrderedDict[TextParts, TokenIds] = OrderedDict()
         self._num_bytes = 0
         self._lock = Lock()
         self.counts = CacheCounts()
@@ -40,29 +44,34 @@ class TokenCache:
         """Held now."""
         return self._num_bytes
 
-    def find(self, texts: Sequence[str]) -> list[TokenIds | None]:
+    def find(self, texts: Sequence[TextParts]) -> list[TokenIds | None]:
         """Ids of each text, None where they aren't known. The arrays are shared: read only."""
+        entries, found = self._entries, []
         with self._lock:
-            return [self._find(text) for text in texts]
+            for text in texts:
+                ids = entries.get(text)
+                if ids is not None:
+                    entries.move_to_end(text)
+                found.append(ids)
+            self._count(texts, found)
+        return found
 
-    def keep(self, encoded: Mapping[str, TokenIds]) -> None:
+    def keep(self, encoded: Mapping[TextParts, TokenIds]) -> None:
         """Remember texts with their ids; of the ids, copies are kept."""
         with self._lock:
             for text, ids in encoded.items():
                 self._keep(text, ids)
 
-    def _find(self, text: str) -> TokenIds | None:
-        ids = self._entries.get(text)
-        if ids is None:
-            self.counts.num_misses += 1
-            self.counts.missed_chars += len(text)
-            return None
-        self._entries.move_to_end(text)
-        self.counts.num_hits += 1
-        self.counts.hit_chars += len(text)
-        return ids
+    def _count(self, texts: Sequence[TextParts], found: Sequence[TokenIds | None]) -> None:
+        for text, ids in zip(texts, found, strict=True):
+            if ids is None:
+                self.counts.num_misses += 1
+                self.counts.missed_chars += sum(map(len, text))
+            else:
+                self.counts.num_hits += 1
+                self.counts.hit_chars += sum(map(len, text))
 
-    def _keep(self, text: str, ids: TokenIds) -> None:
+    def _keep(self, text: TextParts, ids: TokenIds) -> None:
         num_bytes = _entry_bytes(text, ids)
         if text in self._entries or num_bytes > self._max_bytes // _LARGEST_SHARE:
             return
@@ -79,5 +88,5 @@ def _own_copy(ids: TokenIds) -> TokenIds:
     return kept
 
 
-def _entry_bytes(text: str, ids: TokenIds) -> int:
-    return sys.getsizeof(text) + ids.nbytes + _ENTRY_BYTES
+def _entry_bytes(text: TextParts, ids: TokenIds) -> int:
+    return sum(map(sys.getsizeof, text)) + ids.nbytes + _ENTRY_BYTES

@@ -5,17 +5,17 @@ from itertools import islice
 
 import numpy as np
 
-from rorqual_recipe.tokens.cache import TokenCache
+from rorqual_recipe.tokens.cache import TextParts, TokenCache
 from rorqual_recipe.tokens.cuts import CutRule
 from rorqual_recipe.tokens.encoder import TextEncoder, TokenIds
 
-PIECE_CHARS = 16 << 10
+CACHED_CHARS = 64 << 10  # large enough for most messages to be kept, and found, as they are
 
 
 class CuttingEncoder:
-    """Cuts long texts where it is safe; pieces are encoded in parallel and cached one by one."""
+    """Cuts long texts where it is safe, into pieces that are encoded in parallel."""
 
-    def __init__(self, encoder: TextEncoder, rule: CutRule, piece_chars: int = PIECE_CHARS) -> None:
+    def __init__(self, encoder: TextEncoder, rule: CutRule, piece_chars: int) -> None:
         self.name = encoder.name
         self._encoder, self._rule, self._piece_chars = encoder, rule, piece_chars
 
@@ -29,19 +29,39 @@ class CuttingEncoder:
 
 
 class CachingEncoder:
-    """Encodes only what the cache does not know. The arrays it returns are shared: read only."""
+    """Encodes only what the cache does not know. The arrays it returns are shared: read only.
 
-    def __init__(self, encoder: TextEncoder, cache: TokenCache) -> None:
+    rule: cuts texts longer than CACHED_CHARS, so that one that grows is found but for its end.
+    """
+
+    def __init__(self, encoder: TextEncoder, cache: TokenCache, rule: CutRule | None) -> None:
         self.name = encoder.name
-        self._encoder, self._cache = encoder, cache
+        self._encoder, self._cache, self._rule = encoder, cache, rule
 
     def encode(self, texts: Sequence[str]) -> list[TokenIds]:
         """See TextEncoder.encode."""
+        return self.encode_parts([(text,) for text in texts])
+
+    def encode_parts(self, texts: Sequence[TextParts]) -> list[TokenIds]:
+        """Token ids of texts that come in parts; known ones are not even put together."""
+        pieces = [self._pieces(parts) for parts in texts]
+        if all(len(group) == 1 for group in pieces):
+            return self._encode([piece for (piece,) in pieces])
+        encoded = iter(self._encode([piece for group in pieces for piece in group]))
+        return [_joined(list(islice(encoded, len(group)))) for group in pieces]
+
+    def _pieces(self, parts: TextParts) -> list[TextParts]:
+        if self._rule is None or sum(map(len, parts)) <= CACHED_CHARS:
+            return [parts]
+        return [(piece,) for piece in self._rule.pieces("".join(parts), CACHED_CHARS)]
+
+    def _encode(self, texts: Sequence[TextParts]) -> list[TokenIds]:
         known = self._cache.find(texts)
         missing = list(dict.fromkeys(t for t, ids in zip(texts, known, strict=True) if ids is None))
         if not missing:
             return [ids for ids in known if ids is not None]
-        fresh = dict(zip(missing, self._encoder.encode(missing), strict=True))
+        encoded = self._encoder.encode(["".join(parts) for parts in missing])
+        fresh = dict(zip(missing, encoded, strict=True))
         self._cache.keep(fresh)
         return [fresh[text] if ids is None else ids for text, ids in zip(texts, known, strict=True)]
 

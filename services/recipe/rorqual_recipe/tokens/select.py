@@ -12,15 +12,17 @@ from rorqual_recipe.tokens.encoder import FastEncoder, HuggingFaceEncoder, TextE
 from rorqual_recipe.tokens.layers import CachingEncoder, CuttingEncoder
 from rorqual_recipe.tokens.probes import probe_texts
 
+PARALLEL_CHARS = 16 << 10  # small enough to share a text among threads evenly
+
 log = get_logger(__name__)
 
 
 def make_text_encoder(
-    tokenizer: Mapping[str, Any], *, prefer_fast: bool, cache: TokenCache | None = None
-) -> TextEncoder:
+    tokenizer: Mapping[str, Any], *, prefer_fast: bool, cache: TokenCache
+) -> CachingEncoder:
     """The fastest encoder that gives the reference's ids on every probe text.
 
-    cache: remembers what is encoded, piece by piece.
+    cache: remembers what is encoded.
     """
     reference = HuggingFaceEncoder(tokenizer)
     texts = probe_texts(tokenizer)
@@ -29,9 +31,9 @@ def make_text_encoder(
     if prefer_fast:
         encoder = _fast_encoder(tokenizer, reference, texts, expected) or reference
     rule = _proved_rule(tokenizer, encoder, texts, expected)
-    if cache is not None:
-        encoder = CachingEncoder(encoder, cache)
-    return encoder if rule is None else CuttingEncoder(encoder, rule)
+    if rule is not None:
+        encoder = CuttingEncoder(encoder, rule, PARALLEL_CHARS)
+    return CachingEncoder(encoder, cache, rule)
 
 
 def _proved_rule(
