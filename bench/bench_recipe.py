@@ -1,0 +1,258 @@
+"""Body to token ids against `deepseek-recipe` in one run: same bodies, same ids, two CPUs.
+
+Each case gives two figures. `whole`: read the JSON body, check it, render the prompt, encode it.
+`render`: render and encode what was read before. Every body is new, except that turn n of a session
+repeats its turns before, as agents do.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import os
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import deepseek_recipe
+from rorqual_cli.profile import import_profile
+from rorqual_recipe.conversation import Conversation
+from rorqual_recipe.encode import encode_request
+from rorqual_recipe.model import ServedModel, load_served_model
+from rorqual_recipe.protocols import PROTOCOLS
+from rorqual_recipe.protocols.base import ParseLimits
+from rorqual_recipe.settings import RecipeSettings
+
+from bench.recipe_corpus import Corpus, train_tokenizer
+from bench.report import emit
+
+MODEL_ID = "DeepSeek-V4.1-Flash"
+NUM_CPUS = 2
+NUM_TURNS = 20
+HOME = Path(".rorqual/bench/recipe")
+TOOL = {
+    "type": "function",
+    "function": {
+        "name": "run",
+        "description": "Runs a command in the working tree and returns what it prints.",
+        "parameters": {"type": "object", "properties": {"command": {"type": "string"}}},
+    },
+}
+
+
+@dataclass(frozen=True)
+class Case:
+    """Bodies to warm up with and then a body to measure, new ones in every round."""
+
+    name: str
+    goal: float
+    num_rounds: int
+    bodies: Callable[[Corpus], tuple[list[bytes], bytes]]
+
+
+def make_model_dir(tokenizer_path: Path | None) -> Path:
+    """A directory with a tokenizer and the imported profile; trained once, then kept."""
+    directory = HOME / ("given" if tokenizer_path else "trained")
+    directory.mkdir(parents=True, exist_ok=True)
+    profile = json.loads(import_profile("v4.1", directory).read_text())
+    path = directory / "tokenizer.json"
+    if tokenizer_path:
+        path.write_bytes(tokenizer_path.read_bytes())
+    elif not path.exists():
+        print("training a tokenizer, once", file=sys.stderr)
+        content = json.dumps(train_tokenizer(sorted(profile["tokens"].values())))
+        path.with_suffix(".tmp").write_text(content)
+        path.with_suffix(".tmp").replace(path)
+    (directory / "rorqual.json").write_text(json.dumps({"id": MODEL_ID}))
+    (directory / "config.json").write_text(json.dumps({"max_position_embeddings": 1 << 26}))
+    return directory
+
+
+class Ours:
+    """This service's way from a body to ids, which end as int32 bytes behind a view."""
+
+    def __init__(self, directory: Path) -> None:
+        settings = RecipeSettings(model_dir=directory, prompt_encoding="auto")
+        self.model: ServedModel = load_served_model(settings)
+        self._limits = ParseLimits(max_choices=1, has_vision=False)
+        self._adapter = PROTOCOLS["chat_completions"]
+
+    def whole(self, body: bytes) -> Sequence[int]:
+        encoded = encode_request(
+            body, self._adapter, self.model, default_max_tokens=2048, limits=self._limits
+        )
+        return memoryview(encoded.prompt).cast("i")
+
+    def read(self, body: bytes) -> Conversation:
+        return self._adapter.parse(body, self._limits).conversation
+
+    def render(self, conversation: Conversation) -> Sequence[int]:
+        return memoryview(self.model.encode(conversation).tobytes()).cast("i")
+
+    def num_cached_chars(self) -> int:
+        """Characters that the cache has answered for since the start."""
+        return self.model.token_cache.counts.hit_chars
+
+
+class Theirs:
+    """The oracle's way, to a list of ids, which is what it returns."""
+
+    def __init__(self, directory: Path) -> None:
+        tokenizer = deepseek_recipe.Tokenizer.from_file(str(directory / "tokenizer.json"))
+        self._encoding = deepseek_recipe.DeepseekV41Encoding().with_tokenizer(tokenizer)
+        self._options = deepseek_recipe.ConversionOptions()
+
+    def whole(self, body: bytes) -> Sequence[int]:
+        return self.render(self.read(body))
+
+    def read(self, body: bytes) -> object:
+        return deepseek_recipe.ChatCompletionRequest(body).convert(self._options).conversation
+
+    def render(self, conversation: object) -> Sequence[int]:
+        return self._encoding.encode(conversation)
+
+
+def body_of(messages: list[dict[str, object]], **fields: object) -> bytes:
+    content = {"model": MODEL_ID, "messages": messages, **fields}
+    return json.dumps(content, ensure_ascii=False).encode()
+
+
+def one_message(num_bytes: int) -> Callable[[Corpus], tuple[list[bytes], bytes]]:
+    def bodies(corpus: Corpus) -> tuple[list[bytes], bytes]:
+        return [], body_of([{"role": "user", "content": corpus.take(num_bytes)}])
+
+    return bodies
+
+
+def many_messages(
+    num_messages: int, num_bytes: int
+) -> Callable[[Corpus], tuple[list[bytes], bytes]]:
+    def bodies(corpus: Corpus) -> tuple[list[bytes], bytes]:
+        roles = ("user", "assistant")
+        messages: list[dict[str, object]] = [
+            {"role": roles[n % 2], "content": corpus.take(num_bytes // num_messages)}
+            for n in range(num_messages - 1)
+        ]
+        return [], body_of([*messages, {"role": "user", "content": "Go on."}])
+
+    return bodies
+
+
+def session(num_bytes: int) -> Callable[[Corpus], tuple[list[bytes], bytes]]:
+    """The bodies of an agent's turns; the last one, of num_bytes, is what counts."""
+
+    def bodies(corpus: Corpus) -> tuple[list[bytes], bytes]:
+        turns = list(_turns(corpus, num_bytes // NUM_TURNS))
+        return turns[:-1], turns[-1]
+
+    return bodies
+
+
+def _turns(corpus: Corpus, bytes_a_turn: int) -> Iterator[bytes]:
+    messages: list[dict[str, object]] = [
+        {"role": "system", "content": corpus.take(4000)},
+        {"role": "user", "content": corpus.take(1000)},
+    ]
+    for turn in range(NUM_TURNS):
+        if turn:
+            messages += _work(corpus, turn, bytes_a_turn)
+        yield body_of(messages, tools=[TOOL])
+
+
+def _work(corpus: Corpus, turn: int, num_bytes: int) -> list[dict[str, object]]:
+    """One call, with thoughts and words before it, and its result."""
+    arguments = json.dumps({"command": corpus.take(500)}, ensure_ascii=False)
+    call = {"name": "run", "arguments": arguments}
+    answer = {
+        "role": "assistant",
+        "reasoning_content": corpus.take(num_bytes // 20),
+        "content": corpus.take(300),
+        "tool_calls": [{"id": f"call_{turn}", "type": "function", "function": call}],
+    }
+    result = corpus.take(num_bytes - num_bytes // 20 - 1000)
+    return [answer, {"role": "tool", "tool_call_id": f"call_{turn}", "content": result}]
+
+
+CASES = (
+    Case("1mb_message", 8.0, 7, one_message(1_000_000)),
+    Case("10mb_message", 8.0, 3, one_message(10_000_000)),
+    Case("200_messages", 8.0, 7, many_messages(200, 1_000_000)),
+    Case("session_turn_20", 100.0, 7, session(1_050_000)),
+)
+
+
+def measure(case: Case, way: str, ours: Ours, theirs: Theirs, corpus: Corpus) -> bool:
+    """Both sides in turn, on the same bodies; prints the ratio of the medians."""
+    times_s: dict[object, list[float]] = {ours: [], theirs: []}
+    num_cached = num_bytes = num_tokens = 0
+    for _ in range(case.num_rounds):
+        before, body = case.bodies(corpus)
+        for earlier in before:
+            assert list(ours.whole(earlier)) == list(theirs.whole(earlier))
+        cached_before = ours.num_cached_chars()
+        ids = [_timed_into(times_s[side], side, way, body) for side in (ours, theirs)]
+        assert list(ids[0]) == list(ids[1]), "the two sides differ"
+        num_cached += ours.num_cached_chars() - cached_before
+        num_bytes, num_tokens = num_bytes + len(body), num_tokens + len(ids[0])
+    our_s, their_s = statistics.median(times_s[ours]), statistics.median(times_s[theirs])
+    return emit(
+        f"recipe_{way}_{case.name}_vs_oracle",
+        their_s / our_s,
+        "x",
+        goal=case.goal,
+        ours_ms=round(our_s * 1000, 3),
+        oracle_ms=round(their_s * 1000, 3),
+        body_bytes=num_bytes // case.num_rounds,
+        tokens=num_tokens // case.num_rounds,
+        cached_share=round(num_cached / num_bytes, 3),
+        rounds=case.num_rounds,
+    )
+
+
+def _timed_into(times_s: list[float], side: Ours | Theirs, way: str, body: bytes) -> Sequence[int]:
+    if way == "whole":
+        ids, seconds = timed(lambda: side.whole(body))
+    else:
+        conversation = side.read(body)
+        ids, seconds = timed(lambda: side.render(conversation))  # type: ignore[arg-type]
+    times_s.append(seconds)
+    return ids
+
+
+def timed(run: Callable[[], Sequence[int]]) -> tuple[Sequence[int], float]:
+    """What it returns, and seconds; garbage of before is collected first, as not its doing."""
+    gc.collect()
+    began_s = time.perf_counter()
+    value = run()
+    return value, time.perf_counter() - began_s
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--tokenizer", type=Path, help="a tokenizer.json to use instead")
+    parser.add_argument("--only", default="", help="figures whose names contain this")
+    options = parser.parse_args()
+    if options.tokenizer and not options.tokenizer.exists():
+        print(f"skipped: no {options.tokenizer}", file=sys.stderr)
+        return 0
+    os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:NUM_CPUS])
+    directory = make_model_dir(options.tokenizer)
+    ours, theirs, corpus = Ours(directory), Theirs(directory), Corpus(1)
+    warm_up = one_message(100_000)
+    for side in (ours, theirs):
+        side.whole(warm_up(corpus)[1])
+    chosen = [(case, way) for case in CASES for way in ("whole", "render")]
+    met = [
+        measure(case, way, ours, theirs, corpus)
+        for case, way in chosen
+        if options.only in f"{way}_{case.name}"
+    ]
+    return 0 if all(met) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
