@@ -29,13 +29,13 @@ class Parameter:
 
 
 def split_arguments(arguments: str) -> list[Parameter]:
-    """Parameters in order, duplicates included.
+    """Parameters in order; of a name that occurs twice the last value, at the first place.
 
     What is no JSON object becomes one string parameter with the whole text.
     """
     try:
         if not _is_too_deep(arguments):
-            return list(_parameters(arguments))
+            return list({parameter.name: parameter for parameter in _parameters(arguments)}.values())
     except (ValueError, RecursionError):
         pass
     return [Parameter(_WHOLE_TEXT, True, arguments)]
