@@ -8,7 +8,7 @@ flag = $(if $(filter-out 0,$($(1))),--$(2) $($(1)))
 UP := --port $(PORT) $(if $(filter-out 0,$(DETACH)),--detach) $(call flag,MODEL,model) \
       $(call flag,PREFILL,prefill) $(call flag,DECODE,decode) $(call flag,VISION,vision) $(call flag,RECIPE,recipe)
 
-.PHONY: serve stop test lint proto setup vectors bench bench-fleet bench-tensors bench-engine bench-bus
+.PHONY: serve stop test lint proto setup vectors bench bench-fleet bench-tensors bench-engine bench-bus bench-recipe
 
 serve: $(STAMP)  ## the whole fleet: PORT=8000 DETACH=1 MODEL=dir PREFILL=n DECODE=n VISION=n RECIPE=n
 	@$(BIN)/rorqual up $(UP)
@@ -31,10 +31,13 @@ vectors: $(STAMP)  ## cases with the reference's answers: FILES="a.jsonl b.jsonl
 
 setup: $(STAMP)
 
-bench: bench-tensors bench-bus bench-engine bench-fleet
+bench: bench-tensors bench-bus bench-engine bench-recipe bench-fleet
 
 bench-fleet bench-tensors bench-engine bench-bus: bench-%: $(STAMP)
 	@$(BIN)/python -m bench.bench_$* $(ARGS)
+
+bench-recipe: $(STAMP)  ## against deepseek-recipe; the first run trains a tokenizer
+	@$(BIN)/python -m bench.bench_recipe $(ARGS)
 
 $(STAMP): $(PROJECTS) requirements-dev.txt constraints.txt scripts/setup.sh
 	@scripts/setup.sh
