@@ -24,7 +24,7 @@ class GrammarSettings(BaseSettings):
     compile_memory_bytes: int = Field(
         1 << 30, gt=0, description="memory one compilation may take on top of the vocabulary"
     )
-    max_source_bytes: int = Field(65_536, gt=0, description="longest schema, pattern or grammar")
+    max_source_bytes: int = Field(262_144, gt=0, description="longest schema, pattern or grammar")
     max_compiled_bytes: int = Field(16 << 20, gt=0, description="largest serialised grammar")
     max_concurrent: int = Field(2, gt=0, description="compilations that run at the same time")
     max_waiting: int = Field(64, gt=0, description="compilations that may wait for their turn")

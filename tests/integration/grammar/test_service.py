@@ -102,7 +102,7 @@ async def test_equal_constraints_share_one_grammar_that_stays_readable(grammar: 
     [
         (generation_pb2.CONSTRAINT_KIND_JSON_SCHEMA, '{"type": "nonsense"}', "Unsupported type"),
         (generation_pb2.CONSTRAINT_KIND_JSON_SCHEMA, "", "empty"),
-        (generation_pb2.CONSTRAINT_KIND_REGEX, "(" * 70_000, "exceeds the limit of 65536"),
+        (generation_pb2.CONSTRAINT_KIND_REGEX, "(" * 270_000, "exceeds the limit of 262144"),
         (generation_pb2.CONSTRAINT_KIND_UNSPECIFIED, "x", "unknown kind"),
     ],
 )

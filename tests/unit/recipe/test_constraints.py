@@ -298,6 +298,15 @@ def test_thinking_is_free_and_the_shape_begins_at_its_end(
     assert not tools.takes("Hm.</think>words")
 
 
+def test_no_held_call_slips_through_in_the_thinking() -> None:
+    held = Held("hermes", [WEATHER], stage=AnswerStage.REASONING)
+    written = call("hermes", city="x", days=3)
+    assert held.takes("Hm.</think>" + written)
+    assert not held.takes(f"Hm. {written}</think>")
+    free = Held("hermes", [NOTE], stage=AnswerStage.REASONING, budget=500)
+    assert free.takes(f"Hm. {written}</think>")
+
+
 def test_a_spelled_end_of_thinking_ends_nothing_where_it_is_a_token() -> None:
     held = Held(stage=AnswerStage.REASONING, shape=SHAPE)
     assert held.takes([*b"a</think>b", TOKENS["</think>"], *b"7"])
@@ -416,6 +425,25 @@ def test_a_string_that_only_json_can_hold_is_written_as_json() -> None:
     assert not held.takes(written)
 
 
+def test_a_mere_reference_is_followed() -> None:
+    parameters = {"$ref": "#/$defs/a", "$defs": {"a": WEATHER.parameters, "days": {"const": 3}}}
+    tool = Tool("weather", parameters=parameters, strict=True)
+    held = Held("dsml-v4", [tool], choice=ToolChoice(REQUIRED))
+    assert held.warnings == ()
+    assert held.takes(call("dsml-v4", city="x", days=3))
+    assert not held.takes(call("dsml-v4", city="x", days=1))
+    assert not held.takes(call("dsml-v4", days=3))
+
+
+def test_too_much_to_compile_is_held_to_what_was_promised() -> None:
+    much = {"properties": {f"p{i}": {"enum": ["x" * 90, i]} for i in range(900)}}
+    tools = [WEATHER, *(Tool(f"t{i}", parameters=much) for i in range(4))]
+    held = Held("hermes", tools, choice=ToolChoice(REQUIRED))
+    assert held.constraint is not None
+    assert len(held.constraint.source) < 10_000
+    assert not held.takes(call("hermes", city="x", days=4))
+
+
 def test_what_this_call_format_does_not_enforce_is_said() -> None:
     tool = Tool("weather", parameters={"properties": {}, "minProperties": 1}, strict=True)
     held = Held("dsml-v4", [tool])
@@ -503,7 +531,7 @@ def test_whatever_is_drawn_the_reader_finds_calls_that_fit(
         tool_format=tool_format,
         tools={tool.name: tool for tool in tools},
     )
-    for seed in range(12):
+    for seed in range(8):
         reader = AnswerReader(VOCABULARY, plan)
         output = ramble(held, 400, seed)
         events = [*reader.feed(output), *reader.finish(FinishReason.STOP)]

@@ -40,7 +40,10 @@ _BREAK = "\n\n"
 
 
 class CallFormat(Protocol):
-    """How one family of models writes calls."""
+    """How one family of models writes calls. mark: how they begin inside of text, "" = nowhere."""
+
+    @property
+    def mark(self) -> str: ...
 
     def block(
         self, tools: Sequence[CallableTool], tokens: Mapping[str, int], *, several: bool
@@ -60,6 +63,11 @@ CALL_FORMATS: Mapping[str, CallFormat] = {
     "dsml-v4": dsml_calls.V4,
     "dsml-v4.1": dsml_calls.V41,
 }
+
+
+_MAX_SOURCE_CHARS = 200_000
+"""Above it schemas of tools that are not strict are left out; the grammar service takes a little
+more."""
 
 
 def answer_constraint(
@@ -96,8 +104,14 @@ class _Answer:
         whole = self._after_thinking(body)
         if whole is None:
             return None, tuple(self._warnings)
-        is_shape_alone = whole is body and not self._tools
-        return self._shape if is_shape_alone else _tag(whole), tuple(self._warnings)
+        if whole is body and not self._tools:
+            return self._shape, tuple(self._warnings)
+        tag = _tag(whole)
+        if len(tag.source) > _MAX_SOURCE_CHARS and any(tool.is_optional for tool in self._tools):
+            self._tools = [tool.relaxed() for tool in self._tools]
+            self._warnings.clear()
+            return self.constraint()
+        return tag, tuple(self._warnings)
 
     def _refuse_the_impossible(self) -> None:
         is_required = self._choice.mode is ToolChoiceMode.REQUIRED
@@ -150,17 +164,22 @@ class _Answer:
         if body is None and self._budget is None:
             return None
         opening, close = self._prompt.reasoning_marks
-        thought = sequence(self._anything_but(close), spelled(close, self._tokens))
-        if self._budget is not None:
-            thought["elements"][0]["max_tokens"] = self._budget
+        # A call that is held to something must not slip through in the thinking.
+        mark = self._calls.mark if self._calls is not None and body is not None else ""
+        bound = {} if self._budget is None else {"max_tokens": self._budget}
+        thought = sequence(
+            {**self._anything_but(close, mark), **bound}, spelled(close, self._tokens)
+        )
         if not self._prompt.stage.thinks:
             thought = optional(sequence(spelled(opening, self._tokens), thought))
         return sequence(thought, body or self._anything_but(opening))
 
-    def _anything_but(self, mark: str) -> Format:
-        if mark in self._tokens:
-            return {"type": "any_tokens", "exclude_tokens": [self._tokens[mark]]}
-        return free_text(mark)
+    def _anything_but(self, *marks: str) -> Format:
+        """Free text without the marks: tokens where the first is one, else letters."""
+        if marks[0] not in self._tokens:
+            return free_text(*filter(None, marks))
+        excluded = [self._tokens[mark] for mark in marks if mark in self._tokens]
+        return {"type": "any_tokens", "exclude_tokens": excluded}
 
     def _led(self, content: Format) -> Format:
         """Content that may begin with a break where thinking stands before it."""

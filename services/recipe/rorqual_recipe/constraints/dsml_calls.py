@@ -33,6 +33,7 @@ class DsmlCalls:
     block_word: str
     gap: str
     empty_call: str
+    mark: str = MARK
 
     def block(
         self, tools: Sequence[CallableTool], tokens: Mapping[str, int], *, several: bool
@@ -67,7 +68,7 @@ class DsmlCalls:
             f"{tool.param}: keyword {key!r} is not enforced in this model's call format"
             for tool in tools
             if tool.tool.strict
-            for key in sorted(set(tool.tool.parameters) - _LAYOUT_KEYS)
+            for key in sorted(set(self._writer(tool).resolved(tool.schema())) - _LAYOUT_KEYS)
         ]
 
     def _call(self, tool: CallableTool, own: Mapping[str, int]) -> Format:
@@ -78,13 +79,14 @@ class DsmlCalls:
     def _parameters(self, tool: CallableTool, own: Mapping[str, int]) -> list[Format]:
         if tool.is_custom:
             return [self._parameter(text(CUSTOM_INPUT), [Value(True, _custom_text(tool))], own)]
-        schema = tool.schema()
+        writer = self._writer(tool)
+        schema = writer.resolved(tool.schema())
         properties = schema.get("properties", {})
         required = [name for name in schema.get("required") or () if isinstance(name, str)]
         every = {**properties, **{name: True for name in required if name not in properties}}
         parts = []
         for name, value in every.items():
-            part = self._parameter(text(name), self._writer(tool).values(value), own)
+            part = self._parameter(text(name), writer.values(value), own)
             parts.append(part if name in required else optional(part))
         more = schema.get("additionalProperties", "properties" not in schema)
         parts += [] if more is False else [self._others(more, tool, own)]

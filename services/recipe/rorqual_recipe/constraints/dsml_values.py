@@ -44,6 +44,15 @@ class ValueWriter:
         found = list(self._values(schema, 0))
         return found if len(found) <= _MAX_ALTERNATIVES else [self._json(schema)]
 
+    def resolved(self, schema: Any) -> Any:
+        """The schema that a mere reference points to; any other as it is."""
+        for _ in range(_MAX_REFERENCES):
+            if not isinstance(schema, dict) or set(schema) - {"$ref", *_DEFINITIONS}:
+                break
+            target = self._target(schema.get("$ref"))
+            schema = schema if target is None else target
+        return schema
+
     def _values(self, schema: Any, depth: int) -> Iterator[Value]:
         if schema is True or schema == {}:
             yield Value(True, free_text(MARK))

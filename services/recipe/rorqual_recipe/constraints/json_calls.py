@@ -96,13 +96,15 @@ class MistralCalls:
     """A list of calls behind one mark, or a mark before each; a vocabulary that has the mark of
     arguments is that of a model that writes the latter."""
 
+    mark: str = "[TOOL_CALLS]"
+
     def block(
         self, tools: Sequence[CallableTool], tokens: Mapping[str, int], *, several: bool
     ) -> Format:
         """See JsonCalls.block."""
         if _ARGUMENTS_MARK not in tokens:
             return _MISTRAL_LIST.block(tools, tokens, several=several)
-        call = sequence(spelled(_MISTRAL_MARK, tokens), self._named_call(tools, tokens))
+        call = sequence(spelled(self.mark, tokens), self._named_call(tools, tokens))
         return listed(call, "", several=several)
 
     def in_text(
@@ -112,7 +114,7 @@ class MistralCalls:
         if _ARGUMENTS_MARK not in tokens:
             return _MISTRAL_LIST.in_text(tools, tokens, several=several)
         behind = self._named_call(tools, tokens)
-        return answer_with(_MISTRAL_MARK, tokens, behind, again=several)
+        return answer_with(self.mark, tokens, behind, again=several)
 
     def warnings(self, tools: Sequence[CallableTool]) -> list[str]:
         """See JsonCalls.warnings."""
@@ -137,12 +139,12 @@ HERMES = JsonCalls(
     mark="<tool_call>",
 )
 LLAMA3 = JsonCalls(arguments_key="parameters", separator="; ")
-_MISTRAL_MARK, _ARGUMENTS_MARK = "[TOOL_CALLS]", "[ARGS]"
+_ARGUMENTS_MARK = "[ARGS]"
+MISTRAL = MistralCalls()
 _MISTRAL_LIST = JsonCalls(
     arguments_key="arguments",
     separator=", ",
     block_open="[TOOL_CALLS][",
     block_close="]",
-    mark=_MISTRAL_MARK,
+    mark=MISTRAL.mark,
 )
-MISTRAL = MistralCalls()

@@ -1,6 +1,6 @@
 """What a tool's arguments are held to, before any format of calls is thought of."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from rorqual_recipe.constraints.tags import ANY_OBJECT
@@ -37,6 +37,15 @@ class CallableTool:
     def fallback(self) -> Any:
         """What to hold arguments to where the parameters can't be enforced; None = refuse."""
         return None if self.has_promise else dict(ANY_OBJECT)
+
+    @property
+    def is_optional(self) -> bool:
+        """It is held to its parameters though nobody was promised that."""
+        return self.is_held and not self.has_promise
+
+    def relaxed(self) -> "CallableTool":
+        """The same, held to what was promised only."""
+        return replace(self, is_held=self.has_promise)
 
     def schema(self) -> Any:
         """JSON Schema of the arguments, always that of an object."""
