@@ -33,7 +33,7 @@ from rorqual_decode.generation import Emission
 from rorqual_decode.page_fetch import PageFetcher, prompt_first_order
 from rorqual_decode.page_hold import PageHold
 from rorqual_decode.running import Running
-from rorqual_decode.sampling import choose_tokens
+from rorqual_decode.sampling import choose_tokens, is_cheap_draw
 from rorqual_decode.stopping import StopRule, make_stop_rule
 
 T = TypeVar("T")
@@ -194,6 +194,8 @@ class Admitter:
             raise Corrupt(
                 f"{logits.nbytes} bytes of logits came for {self._model.vocab_size} tokens"
             )
+        if is_cheap_draw(sequence.spec.sampling, has_grammar=sequence.grammar is not None):
+            return _sample_first(sequence, logits)
         return await self._in_thread(_sample_first, sequence, logits)
 
     async def _in_thread(self, function: Callable[..., T], *args: Any) -> T:

@@ -11,6 +11,8 @@ from typing import Protocol
 import torch
 from rorqual_engine.batch import SequenceChunk
 from rorqual_engine.kv import PagedKvCache
+from rorqual_engine.placement import ComputeThreads
+from rorqual_policy.compute_threads import first_step_pause_s, should_spread_threads
 from rorqual_runtime.errors import Internal
 
 from rorqual_decode.block_writer import BlockWriter
@@ -91,16 +93,21 @@ class DecodeEngine:
         self._running, self._arrived = [], []
 
     def _run(self) -> None:
+        threads = ComputeThreads()
         with torch.inference_mode():
             while self._wait_for_work():
                 self._let_go_of_cancelled()
                 if self._running:
+                    threads.spread(should_spread_threads(len(self._running)))
                     self._on_output(self._step_or_fail())
 
     def _wait_for_work(self) -> bool:
         with self._changed:
             if not self._running:
                 self._changed.wait_for(lambda: self._arrived or self._is_closing)
+                self._changed.wait_for(
+                    lambda: self._is_closing, timeout=first_step_pause_s(len(self._running))
+                )
             self._running += self._arrived
             self._arrived = []
             return not self._is_closing

@@ -50,6 +50,7 @@ class PageFetcher:
         self._cache = cache
         self._page_bytes = cache.layout.page_bytes
         self._on_host = cache.device.type == "cpu"
+        self._host_pages = cache.pages.numpy() if self._on_host else None
         self._staging = np.empty(0, np.uint8)
         self._staging_free = asyncio.Lock()
         self.num_staged = 0
@@ -65,8 +66,8 @@ class PageFetcher:
                 f"KV of shape {tuple(ticket.shape)} {ticket.dtype} came for {len(pages)} pages of "
                 f"{self._page_bytes} bytes"
             )
-        if self._on_host and is_one_run(pages):
-            target = self._cache.pages[pages[0] : pages[-1] + 1].numpy()
+        if self._host_pages is not None and is_one_run(pages):
+            target = self._host_pages[pages[0] : pages[-1] + 1]
             await self._tensors.fetch(ticket, into=target, timeout_s=timeout_s)
             return
         async with self._staging_free:

@@ -15,8 +15,10 @@ import numpy as np
 import torch
 from rorqual_engine.batch import SequenceChunk
 from rorqual_engine.kv import PagedKvCache
+from rorqual_engine.placement import ComputeThreads
 from rorqual_policy.blocks import BLOCK_TOKENS
 from rorqual_policy.chunking import ChunkParams, WaitingSequence, plan_chunks
+from rorqual_policy.compute_threads import should_spread_threads
 from rorqual_runtime.errors import Internal
 from rorqual_runtime.waiting import uninterrupted
 
@@ -126,7 +128,9 @@ class PrefillEngine:
             self._changed.wait_for(lambda: prompt.prompt_id not in self._in_step)
 
     def _run(self) -> None:
+        threads = ComputeThreads()
         while self._wait_for_work():
+            threads.spread(should_spread_threads(len(self._waiting)))
             try:
                 self._step()
             except Exception as err:

@@ -29,7 +29,7 @@ class KernelCall:
         address: int = self._compiled.address
         self._address = ctypes.c_void_p(address)
         self._serial = _Kernel(address)
-        self._parallel = _openmp_parallel()
+        self._parallel = openmp_parallel()
 
     def __call__(self, arguments: int, num_threads: int) -> None:
         """arguments: address of the kernel's argument block."""
@@ -40,7 +40,7 @@ class KernelCall:
 
 
 @cache
-def _openmp_parallel() -> Callable[..., None] | None:
+def openmp_parallel() -> Callable[..., None] | None:
     """GOMP_parallel of the libgomp that torch loaded; None where torch uses something else."""
     torch.get_num_threads()
     maps = Path("/proc/self/maps")
