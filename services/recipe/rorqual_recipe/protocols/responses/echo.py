@@ -12,6 +12,7 @@ from rorqual_recipe.sealing import NO_BINDING, SealBinding, Sealer
 MAX_ECHO_CHARS = 64 << 10
 _TOOL_DEFAULTS: dict[str, tuple[str, ...]] = {
     "function": ("description", "parameters", "strict"),
+    "namespace": ("description",),
     "tool_search": ("execution", "description", "parameters"),
     "web_search": ("search_context_size", "user_location"),
 }
