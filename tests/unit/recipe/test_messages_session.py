@@ -137,3 +137,24 @@ def test_every_prompt_begins_with_the_last_one_and_its_answer(
         assert following.parsed.warnings == []
         expected = [*ids.tolist(), *said.tolist(), end]
         assert np.frombuffer(following.prompt, "<i4")[: len(expected)].tolist() == expected
+
+
+@pytest.mark.parametrize("choice", ["auto", "none"])
+def test_tools_that_may_not_be_called_are_not_declared_later(dsml_model, choice: str) -> None:
+    late = {**TOOL, "name": "late", "defer_loading": True}
+    added = {"type": "tool_addition", "tool": {"type": "tool_reference", "name": "late"}}
+    body = {
+        "model": MODEL_ID,
+        "messages": [
+            {"role": "user", "content": "q"},
+            {"role": "system", "content": [{"type": "text", "text": "note"}, added]},
+        ],
+        "tools": [TOOL, late],
+        "tool_choice": {"type": choice},
+    }
+    limits = ParseLimits(max_choices=1, has_vision=False)
+    raw = json.dumps(body).encode()
+    encoded = encode_request(raw, MESSAGES, dsml_model, default_max_tokens=9, limits=limits)
+    prompt = "".join(getattr(part, "text", "") for part in encoded.rendered.segments)
+    assert "note" in prompt
+    assert ('"late"' in prompt) == (choice == "auto")

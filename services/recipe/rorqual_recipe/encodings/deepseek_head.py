@@ -51,7 +51,7 @@ class HeadWriter:
     def system(self, message: Message) -> None:
         """A system message's content, and the tools it declares."""
         write_content(self._out, message, self._profile.image_text)
-        if message.declared_tools and self._layout.defers_tools:
+        if message.declared_tools and self._layout.defers_tools and self._mode.has_tools:
             self._out.fixed(self._profile.tools.update)
             self._lines(by_printed_name(message.declared_tools, self._layout.namespace_joiner))
 
