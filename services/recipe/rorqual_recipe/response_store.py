@@ -6,7 +6,7 @@ import json
 import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from redis.asyncio import BlockingConnectionPool, Redis
@@ -36,13 +36,14 @@ class StoredResponse:
 
     response: the object as the client saw it. items: everything said up to its end, each with an
     id. num_earlier: how many of them came before this request. num_input: how many came before
-    the answer.
+    the answer. num_bytes: size of the record, once it has been kept.
     """
 
     response: Mapping[str, Any]
     items: Sequence[Mapping[str, Any]]
     num_earlier: int
     num_input: int
+    num_bytes: int = field(default=0, compare=False)
 
     def encode(self, max_bytes: int) -> bytes:
         """Compressed JSON. Raises: StoredTooLarge."""
@@ -68,7 +69,11 @@ class StoredResponse:
             if record["format"] != _FORMAT:
                 return None
             return cls(
-                record["response"], record["items"], record["num_earlier"], record["num_input"]
+                record["response"],
+                record["items"],
+                record["num_earlier"],
+                record["num_input"],
+                len(plain),
             )
         except (zlib.error, ValueError, KeyError, TypeError):
             return None

@@ -213,6 +213,15 @@ async def test_what_is_too_large_is_not_kept_and_that_is_told(model: ServedModel
     assert store.values == {}
 
 
+async def test_a_conversation_that_has_grown_too_large_is_not_kept_and_that_is_told(
+    model: ServedModel,
+) -> None:
+    service = Service(model, MemoryResponseStore(max_bytes=4000))
+    first = await service.create(input="x" * 1500)
+    parsed, _ = await service.parse(input="y" * 1500, previous_response_id=first["id"])
+    assert not parsed.echo.store and parsed.warnings[0].startswith("store: ")
+
+
 @pytest.mark.parametrize("damaged", [b"", b"no zlib", b"x\x9c\x03\x00\x00\x00\x00\x01"])
 def test_a_damaged_record_counts_as_missing(damaged: bytes) -> None:
     assert StoredResponse.decode(damaged, 1 << 20) is None

@@ -41,7 +41,7 @@ async def look_up(body: bytes, context: RequestContext) -> Prior:
         wishes = await context.services.compute(lambda: _wishes(body), len(body))
     if memory is None:
         return Prior(problems=_no_store(wishes.previous_id))
-    history, problems = await _history(memory, wishes.previous_id, context.tenant)
+    previous, problems = await _previous(memory, wishes.previous_id, context.tenant)
     known = await _known_items(memory, wishes.reference_ids, context.tenant)
     sealer = await _sealer(memory) if _NEEDS_SEALER in body else None
     return Prior(
@@ -49,10 +49,10 @@ async def look_up(body: bytes, context: RequestContext) -> Prior:
         binding=SealBinding(context.tenant, context.services.model.model_id),
         sealer=sealer,
         now_unix_s=memory.clock.now_unix_s(),
-        history=history,
+        history=previous.items if previous else (),
         known_items=known,
         problems=problems,
-        why_not_stored=_why_not_stored(memory, len(body)),
+        why_not_stored=_why_not_stored(memory, len(body) + (previous.num_bytes if previous else 0)),
     )
 
 
@@ -94,16 +94,16 @@ def _why_not_stored(memory: ResponseMemory, num_bytes: int) -> str:
     return ""
 
 
-async def _history(
+async def _previous(
     memory: ResponseMemory, previous_id: str | None, tenant: str
-) -> tuple[Sequence[Mapping[str, Any]], list[Problem]]:
+) -> tuple[StoredResponse | None, list[Problem]]:
     if previous_id is None:
-        return (), []
+        return None, []
     stored = await memory.store.get(tenant, previous_id)
     if stored is not None:
-        return stored.items, []
+        return stored, []
     message = f"Previous response with id '{clip(previous_id, 128)}' not found."
-    return (), [
+    return None, [
         Problem(
             "previous_response_id",
             message,

@@ -3,18 +3,21 @@
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
-
-from pydantic import BaseModel, Field
+from typing import Any
 
 from rorqual_recipe.conversation import Tool, ToolKind
 from rorqual_recipe.problems import clip
 from rorqual_recipe.protocols.json_schema import schema_problems
 from rorqual_recipe.protocols.notes import Notes
-from rorqual_recipe.protocols.responses.schema import OPEN
+from rorqual_recipe.protocols.responses.tool_schema import (
+    CustomTool,
+    FunctionTool,
+    GrammarFormat,
+    NamespaceTool,
+    ToolSearchTool,
+)
 
 MAX_TOOLS = 1024
-MAX_GRAMMAR_CHARS = 100_000
 TOOL_SEARCH = "tool_search"
 APPLY_PATCH = "apply_patch"
 _NAME = re.compile(r"[a-zA-Z0-9_-]{1,128}")
@@ -30,66 +33,6 @@ SERVER_TYPES = frozenset(
         *("image_generation", "local_shell", "shell", "mcp", "programmatic_tool_calling"),
     }
 )
-
-
-class FunctionTool(BaseModel):
-    """`function`."""
-
-    model_config = OPEN
-
-    type: str
-    name: str
-    description: str | None = None
-    parameters: dict[str, Any] | None = None
-    strict: bool | None = None
-    defer_loading: bool | None = None
-    output_schema: dict[str, Any] | None = None
-    allowed_callers: list[str] | None = None
-
-
-class GrammarFormat(BaseModel):
-    """`format` of a custom tool."""
-
-    model_config = OPEN
-
-    type: Literal["text", "grammar"]
-    syntax: Literal["lark", "regex"] | None = None
-    definition: str | None = Field(None, max_length=MAX_GRAMMAR_CHARS)
-
-
-class CustomTool(BaseModel):
-    """`custom`."""
-
-    model_config = OPEN
-
-    type: str
-    name: str
-    description: str | None = None
-    format: GrammarFormat | None = None
-    defer_loading: bool | None = None
-    allowed_callers: list[str] | None = None
-
-
-class NamespaceTool(BaseModel):
-    """`namespace`: tools with a common name and purpose."""
-
-    model_config = OPEN
-
-    type: str
-    name: str
-    description: str | None = None
-    tools: list[Any]
-
-
-class ToolSearchTool(BaseModel):
-    """`tool_search`; execution says who searches."""
-
-    model_config = OPEN
-
-    type: str
-    execution: Literal["client", "server"] | None = None
-    description: str | None = None
-    parameters: dict[str, Any] | None = None
 
 
 @dataclass(slots=True)
