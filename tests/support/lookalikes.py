@@ -72,11 +72,15 @@ class Speller:
         extra = {"title": self.text(), "$comment": self.text(), "required": names[:1]}
         return {"type": "object", "properties": properties, **extra}
 
-    def arguments(self) -> str:
-        """Of a call: most often an object's JSON."""
+    def object(self) -> str:
+        """JSON of an object with text in its names and values."""
         values = (self.text, lambda: [self.text()], lambda: {self.text(): self.text()}, lambda: 1.5)
         content = {self.text(): self.rng.choice(values)() for _ in range(self.rng.randint(0, 3))}
-        spelled = json.dumps(content, ensure_ascii=self.rng.random() < 0.3)
+        return json.dumps(content, ensure_ascii=self.rng.random() < 0.3)
+
+    def arguments(self) -> str:
+        """Of a call: most often an object's JSON."""
+        spelled = self.object()
         return spelled if self.rng.random() < 0.9 else self.text()
 
 
