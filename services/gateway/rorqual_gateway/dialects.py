@@ -105,7 +105,7 @@ class AnthropicDialect:
     def with_request_id(self, error: HttpError, request_id: str) -> HttpError:
         """See Dialect.with_request_id: beside the error, also at the end of a begun stream."""
         body = error.body[:-1] + b',"request_id":' + json.dumps(request_id).encode() + b"}"
-        return replace(error, body=body, sse_frames=anthropic_error_frame(body))
+        return replace(error, body=body, sse_frames=error.sse_frames.replace(error.body, body))
 
 
 OPENAI: Dialect = OpenAiDialect()

@@ -267,3 +267,14 @@ def test_errors_have_anthropics_shape_and_types(adapter) -> None:
     assert (*error_of(busy)[:2], busy.retry_after_s) == (503, "overloaded_error", 1)
     large = adapter.render_error(RequestTooLarge(2, 1))
     assert error_of(large)[:2] == (413, "request_too_large")
+
+
+def test_a_stream_that_breaks_tells_its_tokens_first() -> None:
+    writer = writer_of(stream=True)
+    assert events_of([writer.write_failure(NoCapacity("full"), USAGE)])[0]["type"] == "error"
+    writer.write(0, [ContentDelta("Hi")], USAGE)
+    frames = writer.write_failure(NoCapacity("full"), USAGE)
+    told, error = events_of([frame + b"\n\n" for frame in frames.split(b"\n\n")[:-1]])
+    assert told["delta"] == {"stop_reason": None, "stop_sequence": None}
+    assert told["usage"]["output_tokens"] == 5
+    assert error == {"type": "error", "error": {"type": "overloaded_error", "message": "full"}}

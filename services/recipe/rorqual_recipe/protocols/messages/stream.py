@@ -7,6 +7,9 @@ from collections.abc import Sequence
 from json.encoder import encode_basestring  # type: ignore[attr-defined]
 from typing import Any
 
+from rorqual_runtime.anthropic_errors import anthropic_error_frame, render_anthropic_error
+from rorqual_runtime.errors import ServingError
+
 from rorqual_recipe.conversation import ParsedRequest
 from rorqual_recipe.output.events import (
     AnswerEvent,
@@ -76,17 +79,23 @@ class MessageStream:
         """See EventWriter.finish."""
         frames = self._start(usage)
         self._close(frames)
-        extra = {"warnings": self._warnings} if self._warnings else {}
-        frames.append(
-            _frame(
-                "message_delta",
-                delta=stop_fields(self._finished),
-                usage=usage_object(usage, is_final=True),
-                **extra,
-            )
-        )
-        frames.append(_frame("message_stop"))
+        frames += (self._message_delta(usage), _frame("message_stop"))
         return frames
+
+    def write_failure(self, error: ServingError, usage: TokenUsage) -> bytes:
+        """See WritesFailures.write_failure: tokens that were made are told before the error."""
+        _, body, _ = render_anthropic_error(error)
+        told = self._message_delta(usage) if self._has_started else b""
+        return told + anthropic_error_frame(body)
+
+    def _message_delta(self, usage: TokenUsage) -> bytes:
+        extra = {"warnings": self._warnings} if self._warnings else {}
+        return _frame(
+            "message_delta",
+            delta=stop_fields(self._finished),
+            usage=usage_object(usage, is_final=True),
+            **extra,
+        )
 
     def _start(self, usage: TokenUsage) -> list[bytes]:
         if self._has_started:
