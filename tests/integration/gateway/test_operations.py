@@ -105,6 +105,11 @@ async def test_the_api_describes_itself(start_fleet) -> None:
     assert {"model", "messages", "stop", "response_format"} <= set(fields)
     assert {"200", "400", "401", "404", "413", "429", "503"} <= set(chat["responses"])
     assert {"/v1/models", "/health", "/live", "/ready", "/metrics"} <= set(paths)
+    for path in ("/v1/completions", "/v1/responses", "/v1/messages", "/tokenize", "/detokenize"):
+        assert paths[path]["post"]["requestBody"]["content"]["application/json"]["schema"]
+    assert {"get", "delete"} == set(paths["/v1/responses/{response_id}"])
+    wrong = paths["/v1/messages"]["post"]["responses"]["400"]["content"]["application/json"]
+    assert "type" in wrong["schema"]["required"]
 
 
 async def test_unknown_paths_and_methods_have_the_error_shape_too(start_fleet) -> None:

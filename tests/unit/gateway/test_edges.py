@@ -9,12 +9,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 from rorqual_gateway.admission import Admission
-from rorqual_gateway.dialects import ANTHROPIC, OPENAI
+from rorqual_gateway.dialects import ANTHROPIC, OPENAI, RESPONSES
+from rorqual_gateway.endpoints import Endpoint, dialect_of
 from rorqual_gateway.http_io import read_body
 from rorqual_gateway.keys import ANONYMOUS, KeyRing, parse_api_keys
+from rorqual_gateway.openapi import OPERATIONS
 from rorqual_gateway.readiness import FleetView
 from rorqual_gateway.request_ids import name_request
 from rorqual_gateway.settings import GatewaySettings
+from rorqual_proto.v1 import recipe_pb2
 from rorqual_runtime.clock import ManualClock
 from rorqual_runtime.errors import (
     Cancelled,
@@ -23,10 +26,12 @@ from rorqual_runtime.errors import (
     Internal,
     InvalidRequest,
     NoCapacity,
+    NotFound,
     QueueTimeout,
     RateLimited,
     RequestTooLarge,
     Unauthenticated,
+    Unavailable,
 )
 
 
@@ -42,6 +47,15 @@ def test_each_key_has_its_tenant() -> None:
 def test_anything_else_is_unauthenticated(header: str) -> None:
     with pytest.raises(Unauthenticated):
         KeyRing(parse_api_keys("one")).tenant_of(header)
+
+
+def test_either_header_holds_the_key() -> None:
+    ring = KeyRing(parse_api_keys("a:one,b:two"))
+    assert ring.tenant_of("", "one") == "a"
+    assert ring.tenant_of("Bearer wrong", "two") == "b"
+    assert ring.tenant_of("Bearer one", "two") == "a"
+    with pytest.raises(Unauthenticated):
+        ring.tenant_of("Bearer x", "y")
 
 
 def test_without_keys_everybody_is_one_tenant() -> None:
@@ -112,6 +126,64 @@ def test_errors_have_openai_shape(error, status: int, retry_after_s: int) -> Non
     rendered = OPENAI.render_error(error)
     assert (rendered.status, rendered.retry_after_s) == (status, retry_after_s)
     assert set(json.loads(rendered.body)["error"]) == {"message", "type", "param", "code"}
+
+
+ERRORS = [
+    InvalidRequest("bad", "model"),
+    Unauthenticated("who"),
+    NotFound("no such model"),
+    RequestTooLarge(5, 4),
+    RateLimited(3),
+    Unavailable(),
+    DeadlineExceeded(),
+]
+
+
+@pytest.mark.parametrize("error", ERRORS)
+def test_every_family_reads_the_same_failure_in_its_own_shape(error) -> None:
+    openai, anthropic = OPENAI.render_error(error), ANTHROPIC.render_error(error)
+    assert openai.status == anthropic.status
+    assert openai.retry_after_s == anthropic.retry_after_s
+    shown = json.loads(anthropic.body)
+    assert (shown["type"], set(shown["error"])) == ("error", {"type", "message"})
+    assert error.message in shown["error"]["message"]
+    assert (error.param or "") in shown["error"]["message"]
+
+
+def test_a_begun_stream_ends_in_its_own_way() -> None:
+    error = Unavailable("lost")
+    frames = OPENAI.render_error(error).sse_frames.split(b"\n\n")
+    assert json.loads(frames[0].removeprefix(b"data: "))["error"]["message"] == "lost"
+    assert frames[1:] == [b"data: [DONE]", b""]
+    event = _event(RESPONSES.render_error(error, num_frames=7).sse_frames)
+    assert (event["type"], event["sequence_number"], event["message"]) == ("error", 7, "lost")
+    event = _event(ANTHROPIC.render_error(error).sse_frames)
+    assert event["error"] == {"type": "overloaded_error", "message": "lost"}
+
+
+def _event(frames: bytes) -> dict:
+    name, data, *rest = frames.split(b"\n")
+    assert (name, rest) == (b"event: error", [b"", b""])
+    return json.loads(data.removeprefix(b"data: "))
+
+
+@pytest.mark.parametrize(
+    ("path", "headers", "dialect"),
+    [
+        ("/v1/messages/nothing", {}, ANTHROPIC),
+        ("/v1/models", {"anthropic-version": "2023-06-01"}, ANTHROPIC),
+        ("/v1/models", {}, OPENAI),
+        ("/v1/nothing", {}, OPENAI),
+    ],
+)
+def test_who_asks_decides_the_shape_where_no_operation_does(path, headers, dialect) -> None:
+    assert dialect_of(path, headers) is dialect
+
+
+def test_every_operation_is_known_to_recipe_and_described() -> None:
+    assert set(OPERATIONS) == {endpoint.name for endpoint in Endpoint}
+    for endpoint in Endpoint:
+        assert recipe_pb2.Protocol.Value(f"PROTOCOL_{endpoint.name}") > 0
 
 
 async def test_a_body_is_bounded_in_size_and_time() -> None:

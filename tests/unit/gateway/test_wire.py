@@ -35,20 +35,29 @@ def test_generations_are_handed_on_unchanged() -> None:
     assert (encoded.model, encoded.num_choices, encoded.stream) == ("m", 2, True)
 
 
-def test_only_the_last_event_carries_usage() -> None:
-    usage = recipe_pb2.Usage(prompt_tokens=3, cached_tokens=1, completion_tokens=2)
+def test_a_whole_answer_needs_no_router() -> None:
+    answer = recipe_pb2.DirectAnswer(http_status=200, body={"inline": b"{}"})
+    found = convert.encoded_from_wire(recipe_pb2.EncodeReply(answer=answer))
+    assert isinstance(found, convert.DirectAnswer)
+    assert (found.http_status, found.body.inline) == (200, b"{}")
+
+
+def test_usage_comes_with_every_event_and_reasons_with_the_last() -> None:
+    usage = recipe_pb2.Usage(
+        prompt_tokens=3, cached_tokens=1, completion_tokens=2, reasoning_tokens=1
+    )
     batch = recipe_pb2.EventBatch(
         streams=[
-            recipe_pb2.StreamEvents(request_id="a", seq=0, data=[b"1", b"2"]),
+            recipe_pb2.StreamEvents(request_id="a", seq=0, data=[b"1", b"2"], usage=usage),
             recipe_pb2.StreamEvents(
                 request_id="b", seq=4, done=True, usage=usage, finish_reasons=["stop"]
             ),
         ]
     )
     (first_id, first), (last_id, last) = convert.events_from_wire(batch)
-    assert (first_id, first.done, list(first.data), first.usage) == ("a", False, [b"1", b"2"], None)
+    assert (first_id, first.done, list(first.data)) == ("a", False, [b"1", b"2"])
+    assert first.usage == last.usage == TokenUsage(3, 1, 2, 1)
     assert (last_id, last.seq, last.done) == ("b", 4, True)
-    assert last.usage == TokenUsage(3, 1, 2)
     assert last.finish_reasons == ("stop",)
 
 
