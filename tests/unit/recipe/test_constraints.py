@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -523,7 +524,8 @@ def ramble(held: Held, budget: int, seed: int) -> list[int]:
 def test_whatever_is_drawn_the_reader_finds_calls_that_fit(
     tool_format: str, stage: AnswerStage
 ) -> None:
-    tools = [WEATHER, replace(WEATHER, name="other")]
+    patch = replace(CUSTOM, name="patch", grammar=("regex", "add [0-9]{1,3}"))
+    tools = [WEATHER, replace(WEATHER, name="other"), patch]
     held = Held(tool_format, tools, stage=stage, choice=ToolChoice(REQUIRED))
     plan = AnswerPlan(
         stage=stage,
@@ -538,7 +540,10 @@ def test_whatever_is_drawn_the_reader_finds_calls_that_fit(
         calls = [event for event in events if isinstance(event, ToolCallEnded)]
         began = [event for event in events if isinstance(event, ToolCallBegan)]
         assert len(calls) == len(began) >= 1
-        for call in calls:
+        for begin, call in zip(began, calls, strict=True):
             assert call.problem is None
-            jsonschema.validate(json.loads(call.arguments), dict(WEATHER.parameters))
+            if begin.is_custom:
+                assert re.fullmatch("add [0-9]{1,3}", call.arguments)
+            else:
+                jsonschema.validate(json.loads(call.arguments), dict(WEATHER.parameters))
         assert reader.finish_reason is FinishReason.TOOL_CALLS

@@ -6,6 +6,7 @@ from enum import Enum, auto
 from typing import Any
 
 from rorqual_recipe.output.calls.base import CallSink
+from rorqual_recipe.output.calls.custom_input import unwrapped
 from rorqual_recipe.output.calls.json_values import JsonSpan, json_value
 
 _MAX_PRELUDE_CHARS = 4096
@@ -106,7 +107,7 @@ class JsonCall:
         if name is None or not self._sink.knows(name):
             return Outcome.NO_CALL
         self._sink.begin(name)
-        self._sink.arguments(arguments)
+        self._sink.arguments(unwrapped(arguments) if self._sink.is_custom else arguments)
         self._sink.end()
         self.text = self.text[end:]
         return Outcome.CALL
@@ -124,22 +125,31 @@ def _name_and_arguments(found: Any) -> tuple[str | None, str]:
 
 
 class ArgumentsSpan:
-    """The arguments of a begun call, passed on as they are written."""
+    """The arguments of a begun call, passed on as they are written.
+
+    The free text of a custom tool comes whole, once it is complete: it is written as JSON.
+    """
 
     def __init__(self, sink: CallSink) -> None:
         self._sink = sink
         self._span = JsonSpan()
+        self._wrapped = ""
         self.is_over = False
 
     def feed(self, text: str) -> str | None:
         """More text; what is behind the arguments once they are complete."""
         end = self._span.feed(text)
         self.is_over = end >= 0
-        self._sink.arguments(text if end < 0 else text[:end])
+        own = text if end < 0 else text[:end]
+        if self._sink.is_custom:
+            self._wrapped += own
+        else:
+            self._sink.arguments(own)
         return text[end:] if self.is_over else None
 
     def close(self) -> None:
         """The call is complete."""
+        self._unwrap(is_cut=False)
         self._sink.end("the arguments broke off" if self._span.is_broken else None)
 
     def break_off(self, *, is_cut: bool) -> None:
@@ -148,4 +158,10 @@ class ArgumentsSpan:
             self._sink.warn("a tool call had no end")
             self.close()
         else:
+            self._unwrap(is_cut=not self.is_over)
             self._sink.end("the answer ended inside the call", is_cut=True)
+
+    def _unwrap(self, *, is_cut: bool) -> None:
+        if self._wrapped:
+            self._sink.arguments(unwrapped(self._wrapped, is_cut=is_cut))
+            self._wrapped = ""
