@@ -104,4 +104,7 @@ def _detail(load: load_pb2.LoadReport) -> list[str]:
             return [f"{decode.num_running}/{decode.max_running} running", *step]
         case "router":
             return [f"{load.router.queued_jobs} jobs queued"]
+        case "recipe" if load.recipe.encoded_chars_total:
+            share = load.recipe.cached_chars_total / load.recipe.encoded_chars_total
+            return [f"{share:.0%} of the text known"]
     return []

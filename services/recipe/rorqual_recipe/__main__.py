@@ -1,6 +1,7 @@
 """`python -m rorqual_recipe`: wiring only."""
 
 import asyncio
+import gc
 
 from rorqual_runtime.service import open_service, run, run_until_signal
 from rorqual_runtime.settings import RuntimeSettings
@@ -19,6 +20,7 @@ async def main() -> None:
         open_memory(ctx.clock, runtime.redis_url, settings) as memory,
     ):
         model = await asyncio.to_thread(load_served_model, settings)
+        gc.freeze()  # the vocabulary stays: no collection need visit it while a request waits
         service = RecipeService(ctx, settings, model, memory)
         await service.start()
         ctx.mark_ready()

@@ -26,6 +26,7 @@ from rorqual_proto.v1.generation_pb2 import (
     ReplyRoute,
     SamplingParams,
 )
+from rorqual_proto.v1.load_pb2 import LoadReport
 from rorqual_proto.v1.recipe_pb2 import (
     PROTOCOL_CHAT_COMPLETIONS,
     PROTOCOL_COMPLETIONS,
@@ -71,6 +72,7 @@ from rorqual_recipe.protocols import DIRECT_PROTOCOLS, PROTOCOLS
 from rorqual_recipe.protocols.base import ProtocolAdapter, RenderedError, TokenUsage
 from rorqual_recipe.protocols.direct import DirectProtocol
 from rorqual_recipe.streams import Delta, Events
+from rorqual_recipe.tokens.cache import TokenCache
 
 __all__ = [
     "CancelRequest",
@@ -314,3 +316,11 @@ def models_to_wire(models: Sequence[ServedModel]) -> ListModelsReply:
             for model in models
         ]
     )
+
+
+def fill_load(report: LoadReport, cache: TokenCache) -> None:
+    """What recipe adds to its load reports: how much encoding the token cache has saved."""
+    counts = cache.counts
+    report.recipe.encoded_chars_total = counts.hit_chars + counts.missed_chars
+    report.recipe.cached_chars_total = counts.hit_chars
+    report.recipe.token_cache_bytes = cache.num_bytes

@@ -290,6 +290,7 @@ class RecipeService:
 
     def _fill_report(self, report: Any) -> None:
         report.num_active_requests = self.num_active
+        convert.fill_load(report, self._model.token_cache)
 
     async def _sweep_for_ever(self) -> None:
         next_renewal_s = 0.0

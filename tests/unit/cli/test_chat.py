@@ -89,3 +89,5 @@ def test_load_is_told_in_words() -> None:
     load.decode.CopyFrom(load_pb2.DecodeLoad(num_running=2, max_running=64, step_s=0.02))
     assert load_text(load) == "2 active, 3/10 pages, 2/64 running, 20.0 ms a step"
     assert load_text(None) == "-"
+    recipe = load_pb2.RecipeLoad(encoded_chars_total=400, cached_chars_total=300)
+    assert load_text(load_pb2.LoadReport(recipe=recipe)) == "0 active, 75% of the text known"

@@ -10,6 +10,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from rorqual_proto.v1.load_pb2 import LoadReport
+from rorqual_recipe.convert import fill_load
 from rorqual_recipe.encodings.base import Image, Segment, Special, Text
 from rorqual_recipe.tokens.cache import TokenCache
 from rorqual_recipe.tokens.encoder import FastEncoder, HuggingFaceEncoder, TokenIds
@@ -50,6 +52,17 @@ def test_a_text_is_encoded_once() -> None:
     assert inner.asked == ["ab", "c", "d"]
     assert (memory.counts.num_hits, memory.counts.hit_chars) == (1, 1)
     assert (memory.counts.num_misses, memory.counts.missed_chars) == (4, 6)
+
+
+def test_a_load_report_tells_what_the_cache_saved() -> None:
+    memory = TokenCache(1 << 20)
+    cache = CachingEncoder(CountingEncoder(), memory, None)
+    cache.encode(["abc"])
+    cache.encode(["abc", "d"])
+    report = LoadReport()
+    fill_load(report, memory)
+    assert (report.recipe.encoded_chars_total, report.recipe.cached_chars_total) == (7, 3)
+    assert report.recipe.token_cache_bytes == memory.num_bytes > 0
 
 
 def test_the_text_used_longest_ago_goes_first() -> None:
