@@ -222,6 +222,7 @@ class ParsedRequest:
     adds_special_tokens: a raw text gets what the tokenizer puts around texts.
     echo: what the protocol's writer needs to repeat of the request; its own type.
     prompt_param: the field that a prompt which is too long came from.
+    truncates: the oldest turns may be left out to make the prompt fit.
     """
 
     model: str
@@ -237,3 +238,4 @@ class ParsedRequest:
     adds_special_tokens: bool = True
     echo: Any = None
     prompt_param: str = "messages"
+    truncates: bool = False

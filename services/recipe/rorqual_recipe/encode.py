@@ -14,6 +14,7 @@ from rorqual_recipe.problems import Problem, RequestRefused, context_too_long, m
 from rorqual_recipe.protocols.base import ParseLimits, ProtocolAdapter
 from rorqual_recipe.tokens.encoder import TokenIds
 from rorqual_recipe.tokens.segments import encode_segments
+from rorqual_recipe.truncation import shortened
 
 TOKEN_BYTES = 4
 _SEED_BITS = 64
@@ -83,6 +84,8 @@ def encode_request(
     parsed = adapter.parse(body, limits)
     if parsed.model != model.model_id:
         raise RequestRefused([model_not_found(parsed.model, [model.model_id])])
+    if parsed.truncates:
+        parsed = shortened(parsed, model, default_max_tokens)
     parsed, rendered = _render(parsed, model)
     constraint, unenforced = answer_constraint(
         parsed.conversation, rendered, model.vocabulary.added

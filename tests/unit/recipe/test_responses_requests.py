@@ -384,7 +384,6 @@ def test_logprobs_are_asked_for_in_two_ways(fields, shown: bool) -> None:
 @pytest.mark.parametrize(
     ("fields", "warned"),
     [
-        ({"truncation": "auto"}, "truncation"),
         ({"text": {"verbosity": "low"}}, "text.verbosity"),
         ({"reasoning": {"summary": "auto"}}, "reasoning.summary"),
         ({"service_tier": "flex"}, "service_tier"),

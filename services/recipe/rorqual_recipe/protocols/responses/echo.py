@@ -66,6 +66,7 @@ def echoed_fields(
         "tool_choice": "auto" if request.tool_choice is None else request.tool_choice,
         "tools": _short([_tool(tool) for tool in request.tools or ()], "tools", [], notes),
         "top_logprobs": request.top_logprobs or 0,
+        "truncation": request.truncation or "disabled",
         "top_p": 1.0 if request.top_p is None else request.top_p,
         "frequency_penalty": request.frequency_penalty or 0.0,
         "presence_penalty": request.presence_penalty or 0.0,
@@ -124,7 +125,6 @@ def response_object(
         "moderation": None,
         "output": list(now.output),
         "service_tier": "default",
-        "truncation": "disabled",
         "usage": now.usage,
         **fields,
     }

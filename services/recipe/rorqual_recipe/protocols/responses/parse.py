@@ -124,8 +124,6 @@ class _Parser:
         request, notes = self._request, self._notes
         if request.top_p == 0:
             notes.warn("top_p", "0 was taken as temperature 0")
-        if request.truncation == "auto":
-            notes.warn("truncation", "nothing is cut here: too long an input is refused")
         if request.text and request.text.verbosity in ("low", "high"):
             notes.warn("text.verbosity", "has no effect on this model")
         if request.reasoning and (request.reasoning.summary or request.reasoning.generate_summary):
@@ -214,6 +212,7 @@ class _Parser:
             cache_salt=request.cache_salt or "",
             warnings=self._notes.warnings,
             prompt_param="input",
+            truncates=request.truncation == "auto",
             echo=echo,
         )
 
