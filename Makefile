@@ -8,7 +8,7 @@ flag = $(if $(filter-out 0,$($(1))),--$(2) $($(1)))
 UP := --port $(PORT) $(if $(filter-out 0,$(DETACH)),--detach) $(call flag,MODEL,model) \
       $(call flag,PREFILL,prefill) $(call flag,DECODE,decode) $(call flag,VISION,vision) $(call flag,RECIPE,recipe)
 
-.PHONY: serve stop test lint proto setup vectors bench bench-fleet bench-tensors bench-engine bench-bus bench-recipe
+.PHONY: serve stop test lint proto setup vectors vectors-generated bench bench-fleet bench-tensors bench-engine bench-bus bench-recipe
 
 serve: $(STAMP)  ## the whole fleet: PORT=8000 DETACH=1 MODEL=dir PREFILL=n DECODE=n VISION=n RECIPE=n
 	@$(BIN)/rorqual up $(UP)
@@ -28,6 +28,9 @@ proto: $(STAMP)  ## regenerate the committed stubs
 
 vectors: $(STAMP)  ## cases with the reference's answers: FILES="a.jsonl b.jsonl"
 	@$(BIN)/python -m tests.vectors.run $(FILES) $(ARGS)
+
+vectors-generated: $(STAMP)  ## the same for cases made up from a seed: ARGS="--count 300 --seed 0"
+	@$(BIN)/python -m tests.vectors.generated $(ARGS)
 
 setup: $(STAMP)
 

@@ -47,6 +47,10 @@ def _always(_case: Case) -> bool:
     return True
 
 
+def _is_int(case: Case, field: str) -> bool:
+    return isinstance(body_of(case).get(field), int)
+
+
 def _has(**fields: Any) -> Predicate:
     """Some object in the body has these members."""
     return lambda case: any(
@@ -97,11 +101,13 @@ def _accept(entry: str, message: str, applies: Predicate = _always) -> AcceptRul
 _STRICT = (
     r"Invalid tool parameters schema|Invalid json schema : |one of `type`, `anyOf`, `\$ref`|"
     r"[Rr]equired propert|additionalProperties should not|An object with no properties|"
-    r"Duplicate required property"
+    r"Duplicate required property|Cannot use strict tool with non-strict"
 )
 ACCEPT_RULES = (
     _accept("D-REQ-08", r"Thinking mode does not support this tool_choice"),
+    _accept("D-REQ-14", r"expected string or map", lambda c: _is_int(c, "reasoning_effort")),
     _accept("D-REQ-15", _STRICT, _has(strict=True)),
+    _accept("D-REQ-25", r"response_format should not be used with tools"),
     _accept("D-REQ-16", r"must be passed back to the API", lambda c: bool(c.get("options"))),
     _accept("D-REQ-17", r"unknown variant `developer`"),
     _accept("D-REQ-18", r"Unsupported custom tool"),
@@ -137,8 +143,12 @@ def _explain_problem(case: Case, problem: str) -> str | None:
         return "D-REQ-30"
     if re.match(r"\w*", path)[0] not in REFERENCE_FIELDS[case["proto"]].split():  # type: ignore[index]
         return "D-REQ-31"
-    if path.startswith("tool_choice") and not body_of(case).get("tools"):
+    if path.startswith("tool_choice") and not case["expect"]["conversation"]["tools"]:
         return "D-REQ-32"
+    if case["expect"].get("model_version") == "v4" and "defer_loading" in message:
+        return "D-REQ-34"
+    if "can't be enforced" in message:
+        return "D-REQ-35"
     if re.search(r"not supported|no files are kept|only stored responses have items", message):
         return "D-REQ-33"
     return None
@@ -154,7 +164,6 @@ def _at(value: Any, path: str) -> Any:
     return value
 
 
-_EMPTY_SYSTEM = re.compile(r"<｜System｜>(?=<｜)")
 _PLACEHOLDER = re.compile(r"\[Unsupported (?:Document|document type: [^\]]*)\]")
 
 
@@ -168,8 +177,6 @@ def explain_field(case: Case, field: str, ours: Any, theirs: Any) -> str | None:
 
 
 def _explain_prompt(case: Case, ours: str, theirs: str) -> str | None:
-    if _EMPTY_SYSTEM.sub("", theirs) == ours:
-        return "D-REQ-06"
     if _is_lone_prefix(case) and ours.endswith(theirs.rpartition("</think>")[2]):
         return "D-REQ-05"
     if _PLACEHOLDER.search(theirs):

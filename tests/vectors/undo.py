@@ -15,14 +15,18 @@ from rorqual_recipe.conversation import (
     Message,
     ParsedRequest,
     Role,
+    TextPart,
     Tool,
     ToolCall,
     ToolChoice,
     ToolKind,
 )
+from rorqual_recipe.encodings.message_parts import text_of
 from rorqual_recipe.encodings.tool_lines import spaced_json
 
 Case = dict[str, Any]
+NOTHING = "\U0010fffe"
+"""Stands for a text that prints nothing, but whose message is printed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,8 +120,34 @@ def _loop_reasoning(parsed: ParsedRequest, case: Case) -> ParsedRequest:
     )
 
 
+def _empty_system(parsed: ParsedRequest, case: Case) -> ParsedRequest:
+    if _version(case) == "v4" or case["proto"] != "messages":
+        return parsed
+    empty = (TextPart(NOTHING),)
+
+    def change(message: Message) -> Message:
+        is_empty = message.role is Role.SYSTEM and not text_of(message)
+        return replace(message, parts=empty) if is_empty else message
+
+    changed = _each_message(parsed, change)
+    messages = changed.conversation.messages
+    if (
+        _is_empty_text(_body(case).get("system"))
+        and messages[:1] == parsed.conversation.messages[:1]
+    ):
+        messages = (Message(Role.SYSTEM, empty), *messages)
+    return _conversation(changed, messages=messages)
+
+
+def _is_empty_text(content: Any) -> bool:
+    """A string, or text blocks, in which nothing stands."""
+    if isinstance(content, list):
+        return bool(content) and all(_is_empty_text(block.get("text")) for block in content)
+    return content == ""
+
+
 def _call_order(parsed: ParsedRequest, case: Case) -> ParsedRequest:
-    if _version(case) != "v4":
+    if _version(case) != "v4" and case["proto"] != "responses":
         return parsed
 
     def change(message: Message) -> Message:
@@ -214,6 +244,7 @@ UNDOS = (
     Undo("D-REQ-02", _reminders),
     Undo("D-REQ-03", _loop_reasoning),
     Undo("D-REQ-04", _call_order),
+    Undo("D-REQ-06", _empty_system),
     Undo("D-REQ-07", _strict_schemas),
     Undo("D-REQ-09", _prefill),
     Undo("D-REQ-10", _any_tool),
