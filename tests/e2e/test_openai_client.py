@@ -134,7 +134,7 @@ def test_models(client: openai.OpenAI) -> None:
                 }
             },
             openai.BadRequestError,
-            "response_format.json_schema.schema",
+            "response_format.json_schema.schema.type",
         ),
     ],
 )

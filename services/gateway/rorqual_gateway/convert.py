@@ -2,9 +2,11 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Any
 
 from rorqual_proto.v1 import recipe_pb2
+from rorqual_proto.v1.generation_pb2 import Generation
 from rorqual_proto.v1.load_pb2 import LoadReport
 from rorqual_proto.v1.recipe_pb2 import (
     EncodeReply,
@@ -42,16 +44,15 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class EncodedRequest:
-    """What recipe made of a body. submit: ready to be sent to router as it is."""
+    """What recipe made of a body. submits: ready to be sent to router, one for each prompt."""
 
     model: str
     recipe_id: str
     num_choices: int
-    num_prompt_tokens: int
     max_new_tokens: int
     stream: bool
     warnings: Sequence[str]
-    submit: SubmitRequest
+    submits: Sequence[SubmitRequest]
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,12 +110,17 @@ def encoded_from_wire(reply: EncodeReply) -> EncodedRequest | DirectAnswer:
         model=first.model,
         recipe_id=first.reply.recipe_id,
         num_choices=len(encoded.generations),
-        num_prompt_tokens=first.num_prompt_tokens,
         max_new_tokens=first.sampling.max_new_tokens,
         stream=encoded.stream,
         warnings=tuple(encoded.warnings),
-        submit=SubmitRequest(generations=encoded.generations),
+        submits=_by_prompt(encoded.generations),
     )
+
+
+def _by_prompt(generations: Sequence[Generation]) -> list[SubmitRequest]:
+    """Choices of one prompt go together; those of different prompts have nothing in common."""
+    groups = groupby(generations, key=lambda generation: generation.prompt.SerializeToString())
+    return [SubmitRequest(generations=group) for _, group in groups]
 
 
 def error_from_wire(error: ProtocolError) -> HttpError:

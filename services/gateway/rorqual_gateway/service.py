@@ -126,13 +126,14 @@ class GatewayService:
 
     async def submit(self, encoded: EncodedRequest) -> None:
         """Hand the generations to router. Raises: ServingError."""
-        await self._ctx.bus.request(
-            subjects.router_submit(),
-            encoded.submit,
-            SubmitReply,
-            timeout_s=self.settings.submit_timeout_s,
-            absent_timeout_s=self.settings.absent_timeout_s,
-        )
+        for request in encoded.submits:
+            await self._ctx.bus.request(
+                subjects.router_submit(),
+                request,
+                SubmitReply,
+                timeout_s=self.settings.submit_timeout_s,
+                absent_timeout_s=self.settings.absent_timeout_s,
+            )
 
     async def resend(self, recipe_id: str, request_id: str, from_seq: int) -> list[Event]:
         """Events that recipe has sent already, from a number on. Raises: ServingError."""

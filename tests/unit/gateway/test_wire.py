@@ -31,8 +31,21 @@ def test_generations_are_handed_on_unchanged() -> None:
         encoded=recipe_pb2.Encoded(generations=generations, stream=True, warnings=["w"])
     )
     encoded = convert.encoded_from_wire(reply)
-    assert list(encoded.submit.generations) == generations
+    [submit] = encoded.submits
+    assert list(submit.generations) == generations
     assert (encoded.model, encoded.num_choices, encoded.stream) == ("m", 2, True)
+
+
+def test_each_prompt_is_submitted_by_itself() -> None:
+    """Router looks up one prompt's prefix for all generations that come together."""
+    prompts = [b"aaaa", b"aaaa", b"bbbb"]
+    generations = [
+        generation_pb2.Generation(request_id="r", choice_index=i, prompt={"inline": prompt})
+        for i, prompt in enumerate(prompts)
+    ]
+    reply = recipe_pb2.EncodeReply(encoded=recipe_pb2.Encoded(generations=generations))
+    submits = convert.encoded_from_wire(reply).submits
+    assert [[g.choice_index for g in s.generations] for s in submits] == [[0, 1], [2]]
 
 
 def test_a_whole_answer_needs_no_router() -> None:
