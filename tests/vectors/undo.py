@@ -142,7 +142,7 @@ def _empty_system(parsed: ParsedRequest, case: Case) -> ParsedRequest:
 def _is_empty_text(content: Any) -> bool:
     """A string, or text blocks, in which nothing stands."""
     if isinstance(content, list):
-        return bool(content) and all(_is_empty_text(block.get("text")) for block in content)
+        return all(_is_empty_text(block.get("text")) for block in content)
     return content == ""
 
 
