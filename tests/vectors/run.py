@@ -62,8 +62,9 @@ class Checks:
         return self._check
 
     def __exit__(self, *_: object) -> None:
-        if self._requests is not None:
-            self._requests.close()
+        for checks in (self._requests, self._streams):
+            if checks is not None:
+                checks.close()
 
     def _check(self, case: Case) -> Outcome:
         outcome = self._check_stream(case) if "chunks" in case else self._check_request(case)

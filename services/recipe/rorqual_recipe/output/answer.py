@@ -114,8 +114,9 @@ class AnswerReader:
         if self.finish_reason is not None:
             return []
         is_cut = reason in _CUT
-        self._take(self._finder.feed(self._detokeniser.finish()) + self._finder.finish())
-        self._take(self._text_finder.finish())
+        rest = self._finder.feed(self._detokeniser.finish()) + self._finder.finish()
+        if not (is_cut and self._stages.is_in_calls):
+            self._take(rest + self._text_finder.finish())
         if not self.hit_stop:
             self._stages.finish(is_cut=is_cut)
             self._content.finish(is_cut=is_cut)

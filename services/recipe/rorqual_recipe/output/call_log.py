@@ -41,7 +41,7 @@ class CallLog:
         self._on_text = on_text
         self._tool: Tool | None = None
         self._pieces: list[str] = []
-        self._num_warnings = 0
+        self._warnings: set[str] = set()
         self.num_calls = 0
 
     @property
@@ -96,9 +96,9 @@ class CallLog:
             self._on_text(text)
 
     def warn(self, message: str) -> None:
-        """See CallSink.warn. Bounded in number."""
-        self._num_warnings += 1
-        if self._num_warnings <= MAX_WARNINGS:
+        """See CallSink.warn. Each message once, and bounded in number."""
+        if message not in self._warnings and len(self._warnings) < MAX_WARNINGS:
+            self._warnings.add(message)
             self._emit(OutputWarning(self._spell(message)))
 
     def _find(self, name: str) -> Tool | None:

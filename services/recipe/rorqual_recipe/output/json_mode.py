@@ -11,6 +11,7 @@ _OBJECT_BEGUN = re.compile(r'\{\s*(?:"(?:[^"\\]|\\.)*(?:\\|"\s*)?)?\Z', re.DOTAL
 _LIST_BEGUN = re.compile(r'\[\s*(?:["{\[\]\-0-9tfn]|\Z)')
 _CANDIDATE = re.compile(r"\{|(?:(?<=\n)|\A)[ \t]*\[")
 _FENCED = re.compile(r"\s*```[A-Za-z0-9]*[ \t]*\n(.*?)\n?\s*```\s*", re.DOTALL)
+_FENCE = re.compile(r"```[A-Za-z0-9]*\s*\Z")
 
 
 class _State(Enum):
@@ -114,7 +115,7 @@ class JsonFilter:
         return None
 
     def _begin(self, start: int) -> str:
-        self._drop(self._held[:start])
+        self._drop(_FENCE.sub("", self._held[:start]))
         text, self._held, self._state = self._held[start:], "", _State.VALUE
         return self._go_on(text)
 

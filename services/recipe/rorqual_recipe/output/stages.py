@@ -56,6 +56,11 @@ class Stages:
         return self._kind
 
     @property
+    def is_in_calls(self) -> bool:
+        """True from the first sign of a call to what is certainly behind it."""
+        return self._in_calls
+
+    @property
     def is_idle(self) -> bool:
         """True when plain text would be shown as it comes."""
         has_state = self._in_calls or self._is_fresh or self._may_open or self._is_behind_calls

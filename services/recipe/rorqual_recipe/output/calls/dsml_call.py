@@ -70,7 +70,7 @@ class DsmlCall:
         if self._parameter is not None:
             end = closed_at_end(self._text)
             if end is None:
-                return self._break_off(self._parameter)
+                return self._break_off(self._parameter, is_cut=is_cut)
             self._end_value(end)
         rest = self.feed("")
         if rest is not None:
@@ -88,9 +88,13 @@ class DsmlCall:
         rest, self._text = self._text, ""
         return rest
 
-    def _break_off(self, parameter: Tag) -> str:
-        """The answer ends inside a value: what there is of it is passed on, open as it is."""
-        rest = self._take(len(self._text))
+    def _break_off(self, parameter: Tag, *, is_cut: bool) -> str:
+        """The answer ends inside a value: what there is of it is passed on, open as it is.
+
+        What may have been the beginning of a tag is not, when the answer would have gone on.
+        """
+        held = self._take(len(self._text))
+        rest = "" if is_cut else held
         if self._streams(parameter):
             self._arguments.add_string(rest)
         else:

@@ -65,14 +65,17 @@ class _JsonFormat:
         if left.strip(BLANK) and is_cut and self._is_open:
             self._sink.warn("the answer was cut inside a tool call, which was left out")
         elif left.strip(BLANK):
-            self._give_up(held)
+            self._text = held
+            self._give_up(len(held))
         self._text, self._call, self._is_open = "", None, False
 
-    def _give_up(self, text: str) -> None:
-        """Lead and text are no call."""
-        self._sink.warn("text like a tool call that is none became content")
-        lead, self._lead, self._call, self._is_open = self._lead, "", None, False
-        self._sink.text(lead + text)
+    def _give_up(self, size: int) -> None:
+        """The lead and `size` characters behind it are no call; what follows may be one again."""
+        if TOOL_MARK in self._lead:
+            self._sink.warn("text like a tool call that is none became content")
+        text, self._text = self._lead + self._text[:size], self._text[size:]
+        self._lead, self._call, self._is_open = "", None, False
+        self._sink.text(text)
 
     def _step(self) -> bool:
         """Decide upon some of the text; False when that takes more."""
@@ -89,7 +92,15 @@ class _JsonFormat:
         if outcome is Outcome.CALL:
             self._lead, self._text = "", call.text
         else:
-            self._give_up(call.text)
+            self._text = call.text
+            self._give_up(1)
+        return True
+
+    def _take_mark(self) -> bool:
+        """The mark before a call, if it comes next; a second one is no call."""
+        if TOOL_MARK in self._lead or not self._text.startswith(TOOL_MARK):
+            return False
+        self._lead, self._text = self._lead + TOOL_MARK, self._text[1:]
         return True
 
     def _skip(self, chars: str) -> None:
@@ -107,15 +118,14 @@ class HermesCalls(_JsonFormat):
     def _step(self) -> bool:
         if self._call is not None:
             return bool(self._text) and self._step_call()
-        if self._text.startswith(TOOL_MARK) and not self._lead.endswith(TOOL_MARK):
-            self._lead, self._text = self._lead + TOOL_MARK, self._text[1:]
+        self._take_mark()
         self._skip(BLANK)
         if not self._text:
             return False
         if self._lead or self._text[0] == "{":
             if self._text[0] == "{":
                 return self._step_call()
-            self._give_up("")
+            self._give_up(0)
         elif self._text[0] == TOOL_CLOSE:
             self._text = self._text[1:]
             self._is_open = False
@@ -138,24 +148,16 @@ class LlamaCalls(_JsonFormat):
     def _step(self) -> bool:
         if self._call is not None:
             return bool(self._text) and self._step_call()
-        if self._text.startswith(TOOL_MARK):
-            self._lead, self._text = self._lead + TOOL_MARK, self._text[1:]
+        self._take_mark()
         self._skip(BLANK + ";")
         if not self._text:
             return False
         if self._text[0] == "{":
             return self._step_call()
         if self._lead:
-            self._give_up("")
+            self._give_up(0)
         self._is_open = False
         return True
-
-    def _give_up(self, text: str) -> None:
-        if TOOL_MARK in self._lead:
-            super()._give_up(text)
-            return
-        lead, self._lead, self._call, self._is_open = self._lead, "", None, False
-        self._sink.text(lead + text)
 
 
 class MistralCalls(_JsonFormat):
@@ -181,8 +183,7 @@ class MistralCalls(_JsonFormat):
             return self._step_arguments(self._arguments)
         if self._call is not None:
             return bool(self._text) and self._step_call()
-        if self._text.startswith(TOOL_MARK):
-            self._lead, self._text = self._lead + TOOL_MARK, self._text[1:]
+        if self._take_mark():
             self._in_list = False
         self._skip(BLANK + ("," if self._in_list else ""))
         if not self._text:
@@ -198,7 +199,7 @@ class MistralCalls(_JsonFormat):
 
     def _leave(self) -> bool:
         if self._lead:
-            self._give_up("")
+            self._give_up(0)
         self._is_open = False
         return True
 
@@ -207,24 +208,26 @@ class MistralCalls(_JsonFormat):
             return self._step_call()
         self._text, self._in_list = self._text[1:], False
         if self._lead:
-            self._give_up("]")
+            self._lead += "]"
+            self._give_up(0)
         return True
 
     def _step_name(self) -> bool:
         name = self._NAME.match(self._text)
-        if name is None or len(self._text) > _MAX_NAME_CHARS:
-            self._give_up("")
+        if name is None or name.end() > _MAX_NAME_CHARS:
+            self._give_up(0)
             return True
         before = self._BEFORE_ARGUMENTS.match(self._text, name.end())
         if before is None:
             rest = self._text[name.end() :]
-            if rest and rest[0] not in TOOL_CLOSE + TOOL_EXTRA:
-                self._give_up("")
+            is_id = rest[:1] in (TOOL_CLOSE, TOOL_EXTRA) and len(rest) <= _MAX_NAME_CHARS
+            if rest and not is_id:
+                self._give_up(0)
                 return True
             return False
         if not self._sink.knows(name.group(1)):
             self._sink.warn(f"a call of the unknown tool {name.group(1)[:128]!r} became content")
-            self._give_up("")
+            self._give_up(0)
             return True
         self._lead, self._text = "", self._text[before.end() :]
         self._arguments = ArgumentsSpan(self._sink)
