@@ -1,6 +1,8 @@
 """Neighbouring pieces of one kind become one: fewer frames when several tokens come at once."""
 
 from collections.abc import Sequence
+from itertools import groupby
+from typing import Any
 
 from rorqual_recipe.output.events import (
     AnswerEvent,
@@ -15,31 +17,37 @@ def merged(events: Sequence[AnswerEvent]) -> Sequence[AnswerEvent]:
     if len(events) < 2:
         return events
     result: list[AnswerEvent] = []
-    start = 0
-    while start < len(events):
-        end = start + 1
-        while end < len(events) and _continues(events[start], events[end]):
-            end += 1
-        run = events[start:end]
-        result.append(_joined(run) if len(run) > 1 else run[0])
-        start = end
+    for kind, run in groupby(events, key=_kind_of):
+        same = list(run)
+        result += same if kind is None or len(same) == 1 else [_joined(same)]
     return result
 
 
-def _continues(first: AnswerEvent, event: AnswerEvent) -> bool:
-    if type(first) is not type(event):
-        return False
-    if isinstance(first, ToolArgumentsDelta) and isinstance(event, ToolArgumentsDelta):
-        return first.index == event.index
-    return isinstance(first, ContentDelta | ReasoningDelta)
+def only_content(events: Sequence[AnswerEvent]) -> str | None:
+    """All the text when there is nothing but content, as nearly always; else None."""
+    if len(events) == 1:
+        event = events[0]
+        return event.text if isinstance(event, ContentDelta) else None
+    if set(map(type, events)) != _ONLY_CONTENT:
+        return None
+    return "".join([event.text for event in events])  # type: ignore[union-attr]
 
 
-def _joined(run: Sequence[AnswerEvent]) -> AnswerEvent:
-    text = "".join(event.text for event in run)  # type: ignore[union-attr]
-    first = run[0]
+_ONLY_CONTENT = {ContentDelta}
+
+
+def _kind_of(event: AnswerEvent) -> tuple[Any, ...] | None:
+    """What adjoining events have in common that may be put together; None for all others."""
+    if isinstance(event, ToolArgumentsDelta):
+        return (ToolArgumentsDelta, event.index)
+    return (type(event),) if isinstance(event, ContentDelta | ReasoningDelta) else None
+
+
+def _joined(run: Sequence[Any]) -> AnswerEvent:
+    first, text = run[0], "".join([event.text for event in run])
     if isinstance(first, ToolArgumentsDelta):
         return ToolArgumentsDelta(first.index, text)
-    logprobs = tuple(entry for event in run for entry in event.logprobs)  # type: ignore[union-attr]
+    logprobs = tuple([entry for event in run for entry in event.logprobs])
     if isinstance(first, ReasoningDelta):
         return ReasoningDelta(text, logprobs)
     return ContentDelta(text, logprobs)

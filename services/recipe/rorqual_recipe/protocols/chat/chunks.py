@@ -21,7 +21,7 @@ from rorqual_recipe.output.events import (
 from rorqual_recipe.protocols.base import AnswerFacts, TokenUsage
 from rorqual_recipe.protocols.chat.echo import ChatEcho
 from rorqual_recipe.protocols.chat.shown import compact_json, logprobs_object, usage_object
-from rorqual_recipe.protocols.merging import merged
+from rorqual_recipe.protocols.merging import merged, only_content
 
 DONE = b"data: [DONE]\n\n"
 
@@ -46,6 +46,7 @@ class ChatChunks:
         }
         self._head = "data: " + compact_json(head)[:-1]
         self._tail = ',"usage":null}\n\n' if parsed.include_usage else "}\n\n"
+        self._with_logprobs = parsed.sampling.logprobs
         self._choices: dict[int, _ChoiceFrames] = {}
         self._num_finished = 0
 
@@ -57,6 +58,10 @@ class ChatChunks:
         choice = self._choices.get(choice_index)
         if choice is None:
             choice = self._begin(choice_index, frames)
+        text = None if self._with_logprobs else only_content(events)
+        if text is not None:
+            frames.append(choice.content(text))
+            return frames
         for event in merged(events):
             if isinstance(event, ContentDelta):
                 frames.append(self._content(choice, event))
@@ -86,15 +91,15 @@ class ChatChunks:
         return choice
 
     def _content(self, choice: "_ChoiceFrames", event: ContentDelta) -> bytes:
+        if not self._with_logprobs:
+            return choice.content(event.text)
         delta = f'"content":{encode_basestring(event.text)}{choice.no_reasoning}'
-        if not self._parsed.sampling.logprobs:
-            return choice.delta(delta)
         shown = logprobs_object(event.logprobs, (), self._facts.vocabulary)
         return choice.delta_with_logprobs(delta, compact_json(shown))
 
     def _reasoning(self, choice: "_ChoiceFrames", event: ReasoningDelta) -> bytes:
         delta = f'"content":null,"reasoning_content":{encode_basestring(event.text)}'
-        if not self._parsed.sampling.logprobs:
+        if not self._with_logprobs:
             return choice.delta(delta)
         shown = logprobs_object((), event.logprobs, self._facts.vocabulary)
         return choice.delta_with_logprobs(delta, compact_json(shown))
@@ -135,8 +140,13 @@ class _ChoiceFrames:
         self._tail = tail
         self._after = f'}},"logprobs":null,"finish_reason":null}}]{tail}'
         self.no_reasoning = ',"reasoning_content":null' if thinks else ""
+        self._before_content = f'{before}"content":'
+        self._after_content = f"{self.no_reasoning}{self._after}"
         self.calls: dict[int, ToolCallBegan] = {}
         self.warnings: list[str] = []
+
+    def content(self, text: str) -> bytes:
+        return f"{self._before_content}{encode_basestring(text)}{self._after_content}".encode()
 
     def delta(self, delta: str) -> bytes:
         return f"{self._before}{delta}{self._after}".encode()
