@@ -52,7 +52,7 @@ class Intake:
         self._num_waiting = 0
         self._limits = ParseLimits(
             max_choices=settings.max_choices,
-            has_vision=model.has_vision,
+            has_vision=model.takes_images,
             vocabulary_size=len(model.vocabulary.token_bytes),
             drop_server_tools=settings.drop_server_tools,
             signing_key=signing_key_of(

@@ -44,6 +44,11 @@ class ServedModel:
     vocabulary: Vocabulary
     raw_text: RawText
 
+    @property
+    def takes_images(self) -> bool:
+        """True when requests may hold images, seen or replaced by a text."""
+        return self.has_vision or self.encoding.replaces_images
+
     def encode(self, conversation: Conversation) -> TokenIds:
         """Token ids (int32) of the prompt. Raises: RequestRefused."""
         return encode_segments(self.encoding.render(conversation).segments, self.encoder)

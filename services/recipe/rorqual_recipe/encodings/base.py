@@ -84,7 +84,12 @@ class RenderedPrompt:
 
 
 class PromptEncoding(Protocol):
-    """One way to write a conversation for a model."""
+    """One way to write a conversation for a model.
+
+    replaces_images: images may come though the model sees none; a text stands in their place.
+    """
+
+    replaces_images: bool
 
     def render(self, conversation: Conversation) -> RenderedPrompt:
         """The prompt, ending where the answer begins.

@@ -52,6 +52,8 @@ class ChatTemplateEncoding:
     image_token_id: the placeholder of an image; None for a model that sees none.
     """
 
+    replaces_images = False
+
     def __init__(
         self,
         template: str,

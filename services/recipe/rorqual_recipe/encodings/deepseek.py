@@ -1,9 +1,10 @@
 """Prompt encodings `deepseek-v4` and `deepseek-v4.1`: the turns are code, the sentences data."""
 
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-from rorqual_recipe.conversation import Conversation, SamplingOptions
+from rorqual_recipe.conversation import Conversation, ImagePart, SamplingOptions
 from rorqual_recipe.encodings.base import NO_TOOL_FORMAT, RenderedPrompt, Special
 from rorqual_recipe.encodings.deepseek_layout import Layout
 from rorqual_recipe.encodings.deepseek_mode import (
@@ -27,6 +28,7 @@ class DeepSeekEncoding:
         self._layout = layout
         self._profile = profile
         self._tokens = tokens
+        self.replaces_images = profile.image_text is not None
 
     @classmethod
     def from_model(
@@ -58,7 +60,7 @@ class DeepSeekEncoding:
             reasoning_marks=self._reasoning_marks(),
             images=tuple(turns.out.images),
             default_max_tokens=by_effort.get(mode.effort, rules.default_max_tokens),
-            warnings=tuple(mode.warnings),
+            warnings=(*mode.warnings, *self._image_warnings(conversation)),
         )
 
     def effective_sampling(
@@ -75,6 +77,15 @@ class DeepSeekEncoding:
         return resolve_mode(
             conversation, self._profile, joiner=layout.namespace_joiner, defers=layout.defers_tools
         )
+
+    def _image_warnings(self, conversation: Conversation) -> Iterator[str]:
+        if not self.replaces_images:
+            return
+        for message in conversation.messages:
+            for part in message.parts:
+                if isinstance(part, ImagePart):
+                    text = self._profile.image_text
+                    yield f"{part.param}: the model sees no images, {text!r} stands in its place"
 
     def _reasoning_marks(self) -> tuple[str, str]:
         return self._tokens["think_open"].content, self._tokens["think_close"].content
