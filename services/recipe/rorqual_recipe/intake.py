@@ -18,6 +18,7 @@ from rorqual_recipe.model import ServedModel
 from rorqual_recipe.output.answer import AnswerReader
 from rorqual_recipe.output.plan import plan_answer
 from rorqual_recipe.output.sequence import DeltaOrder
+from rorqual_recipe.problems import RequestRefused, unsupported
 from rorqual_recipe.protocols.base import AnswerFacts, EventWriter, ParseLimits, ProtocolAdapter
 from rorqual_recipe.protocols.direct import (
     DirectProtocol,
@@ -33,6 +34,14 @@ from rorqual_recipe.streams import Choice, RequestStream
 
 TICKET_LEASE_S = 30.0
 DEADLINE_GRACE_S = 5.0
+
+
+def _without_images(encoded: EncodedRequest) -> EncodedRequest:
+    """The request as it is. Raises: RequestRefused when it has images, which nobody encodes yet."""
+    if encoded.rendered.images:
+        message = "images are not supported yet; send text parts only"
+        raise RequestRefused([unsupported(part.param, message) for part in encoded.rendered.images])
+    return encoded
 
 
 class Intake:
@@ -70,13 +79,14 @@ class Intake:
             limits = replace(limits, prior=await adapter.prepare(body, context))
 
         def work() -> EncodedRequest:
-            return encode_request(
+            encoded = encode_request(
                 body,
                 adapter,
                 self._model,
                 default_max_tokens=self._settings.default_max_tokens,
                 limits=limits,
             )
+            return _without_images(encoded)
 
         return await self._compute(work, reading_weight(body))
 
