@@ -1,0 +1,39 @@
+"""The same requests through the reference package: everything equal, or explained by an entry."""
+
+from __future__ import annotations
+
+import inspect
+import re
+
+import pytest
+
+from tests.vectors.outcome import known_entries
+
+pytest.importorskip("deepseek_recipe", reason="the reference package is not installed")
+
+NUM_CASES = 300
+SEED = 20260730
+
+
+@pytest.mark.parametrize("protocol", ["chat", "responses", "messages"])
+def test_requests_are_understood_as_by_the_reference_or_differ_for_a_reason(protocol) -> None:
+    from tests.vectors.generated import outcomes
+
+    found = list(outcomes("requests", protocol, SEED, NUM_CASES))
+    unexplained = [
+        f"{outcome.case_id}: {difference.line()}"
+        for outcome in found
+        for difference in outcome.differences
+        if difference.entry is None
+    ]
+    assert unexplained == []
+    assert sum(not outcome.differences for outcome in found) > NUM_CASES / 2
+
+
+def test_every_entry_has_a_rule_and_every_rule_an_entry() -> None:
+    from tests.vectors import request_rules, undo
+
+    sources = inspect.getsource(request_rules) + inspect.getsource(undo)
+    assert set(re.findall(r"D-REQ-\d\d", sources)) == {
+        entry for entry in known_entries() if entry.startswith("D-REQ")
+    }
