@@ -103,7 +103,7 @@ class EventSink:
             self._note_full()
 
     def _note_full(self) -> None:
-        """The end of a long answer comes in several events at once: that is no slow client."""
+        """The end of a long answer is repeated in several events at once: that is no slow client."""
         now_s = self._clock_s()
         if self._full_since_s is None:
             self._full_since_s = now_s
