@@ -25,7 +25,8 @@ class Observation:
         self._clock = clock
         self._request_id = request_id
         self._started_s = clock.monotonic_s()
-        self._last_event_s: float | None = None
+        self._last_chunk_s: float | None = None
+        self._is_streamed = False
         self._meters: RequestMetrics | None = None
         self._usage: TokenUsage | None = None
         self._error = ""
@@ -38,6 +39,7 @@ class Observation:
     def generation(self, encoded: EncodedRequest) -> Iterator[None]:
         """While the request is generated; its tokens count on every way out."""
         self.model = encoded.model
+        self._is_streamed = encoded.stream
         span = self._span
         span.update_name(f"{self._endpoint.operation} {encoded.model}")
         span.set_attribute("gen_ai.request.model", encoded.model)
@@ -55,13 +57,14 @@ class Observation:
         """Events came, at least one."""
         now_s = self._clock.monotonic_s()
         assert self._meters is not None
-        if self._last_event_s is None:
+        if self._last_chunk_s is None:
+            self._last_chunk_s = now_s
             ttft_s = now_s - self._started_s
             self._meters.first_token(ttft_s)
             self._span.set_attribute("gen_ai.response.time_to_first_chunk", ttft_s)
-        else:
-            self._meters.gap(now_s - self._last_event_s)
-        self._last_event_s = now_s
+        elif self._is_streamed and any(event.data for event in events):
+            self._meters.gap(now_s - self._last_chunk_s)
+            self._last_chunk_s = now_s
         self._usage = events[-1].usage or self._usage
 
     def finished(self, last: Event) -> None:

@@ -1,5 +1,6 @@
 """State of every request between encode and its last event."""
 
+import math
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -20,6 +21,7 @@ from rorqual_recipe.protocols.base import (
 
 MAX_PIECE_TOKENS = 128
 MAX_MESSAGE_BYTES = 256 << 10
+COUNT_INTERVAL_S = 1.0
 
 
 @dataclass(slots=True)
@@ -106,7 +108,7 @@ class RequestStream:
         self._num_prompt_tokens = num_prompt_tokens
         self._num_cached_tokens = 0
         self._next_event_seq = 0
-        self._has_started = False
+        self._next_count_s = -math.inf
 
     @property
     def is_finished(self) -> bool:
@@ -116,11 +118,12 @@ class RequestStream:
     @property
     def usage(self) -> TokenUsage:
         """Tokens so far, truthful at any moment."""
+        num_tokens = num_reasoning_tokens = 0
+        for choice in self.choices:
+            num_tokens += choice.reader.num_tokens
+            num_reasoning_tokens += choice.reader.num_reasoning_tokens
         return TokenUsage(
-            prompt_tokens=self._num_prompt_tokens,
-            cached_tokens=self._num_cached_tokens,
-            completion_tokens=sum(choice.reader.num_tokens for choice in self.choices),
-            reasoning_tokens=sum(choice.reader.num_reasoning_tokens for choice in self.choices),
+            self._num_prompt_tokens, self._num_cached_tokens, num_tokens, num_reasoning_tokens
         )
 
     def absorb(self, delta: Delta, decode_id: str, incarnation: int, now_s: float) -> Absorbed:
@@ -143,7 +146,7 @@ class RequestStream:
             if _classify(choice.order, kept) is Arrival.NEXT:
                 data += self._append(choice, kept)
         return Absorbed(
-            events=self._events(data),
+            events=self._events(data, now_s),
             has_gap=bool(choice.order.early) and not choice.is_finished,
             hit_stop=choice.reader.hit_stop,
         )
@@ -180,14 +183,19 @@ class RequestStream:
     def _write(self, choice_index: int, events: Sequence[AnswerEvent]) -> list[bytes]:
         return self._writer.write(choice_index, events, self.usage) if events else []
 
-    def _events(self, data: list[bytes]) -> list[Events]:
-        """Messages for the gateway; an empty first one tells it that generation has begun."""
-        is_last, usage = self.is_finished, self.usage
+    def _events(self, data: list[bytes], now_s: float) -> list[Events]:
+        """Messages for the gateway.
+
+        An empty first one tells it that generation has begun; later ones, now and then, how many
+        tokens there are, so that an answer that is given up before its end is counted.
+        """
+        is_last = self.is_finished
+        if not (data or is_last) and now_s < self._next_count_s:
+            return []
+        self._next_count_s = now_s + COUNT_INTERVAL_S
+        usage = self.usage
         if is_last:
             data = data + self._writer.finish(usage)
-        if not (data or is_last) and self._has_started:
-            return []
-        self._has_started = True
         events = [
             Events(self.request_id, self.take_event_seq(), part, usage)
             for part in _in_messages(data)

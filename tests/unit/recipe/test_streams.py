@@ -178,3 +178,14 @@ def test_events_are_kept_in_bounds_and_forgotten_in_time() -> None:
     assert ended.get("r2") is log
     ended.forget_expired(31.5)
     assert (len(ended), ended.get("r2")) == (1, log)
+
+
+def test_tokens_of_a_whole_answer_are_counted_while_it_is_made(model: ServedModel) -> None:
+    """A client may leave before the end; what was generated until then is known."""
+    stream = make_stream(model, stream=False)
+    counts = []
+    for index in range(6):
+        now_s = 0.4 * index
+        absorbed = stream.absorb(Delta(0, index, [300]), "decode-1", 1, now_s)
+        counts += [(e.usage.completion_tokens, e.data, e.is_last) for e in absorbed.events]
+    assert counts == [(1, [], False), (4, [], False)]
