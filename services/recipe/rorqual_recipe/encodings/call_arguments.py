@@ -35,7 +35,8 @@ def split_arguments(arguments: str) -> list[Parameter]:
     """
     try:
         if not _is_too_deep(arguments):
-            return list({parameter.name: parameter for parameter in _parameters(arguments)}.values())
+            by_name = {parameter.name: parameter for parameter in _parameters(arguments)}
+            return list(by_name.values())
     except (ValueError, RecursionError):
         pass
     return [Parameter(_WHOLE_TEXT, True, arguments)]
