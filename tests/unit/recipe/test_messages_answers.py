@@ -22,7 +22,7 @@ from rorqual_recipe.output.events import (
     ToolCallBegan,
     ToolCallEnded,
 )
-from rorqual_recipe.problems import Problem, unsupported
+from rorqual_recipe.problems import Problem, context_too_long, unsupported
 from rorqual_recipe.protocols import DIRECT_PROTOCOLS, PROTOCOLS
 from rorqual_recipe.protocols.base import AnswerFacts, ParseLimits, TokenUsage
 from rorqual_runtime.errors import ErrorCode, NoCapacity, RequestTooLarge
@@ -261,6 +261,8 @@ def test_errors_have_anthropics_shape_and_types(adapter) -> None:
     assert error_of(adapter.render_refusal(both)) == (
         *(400, "invalid_request_error", "a: is wrong; b: is too much"),
     )
+    long = context_too_long("max_tokens", "there is no room")
+    assert error_of(adapter.render_refusal([long]))[2] == "max_tokens: there is no room"
     gone = Problem("model", "is gone", ErrorCode.NOT_FOUND)
     assert error_of(adapter.render_refusal([gone]))[:2] == (404, "not_found_error")
     busy = adapter.render_error(NoCapacity())

@@ -158,6 +158,8 @@ def test_what_changes_nothing_is_accepted_without_a_word() -> None:
         service_tier="auto",
         cache_control={"type": "ephemeral"},
         betas=["some-beta"],
+        speed="standard",
+        diagnostics={"previous_message_id": None},
         container=None,
         mcp_servers=[],
         tools=[{**TOOL, "type": "custom", "cache_control": {"type": "ephemeral"}}],
@@ -173,6 +175,8 @@ def test_what_changes_nothing_is_accepted_without_a_word() -> None:
     [
         ({"shiny": 1}, "shiny"),
         ({"top_p": 0}, "top_p"),
+        ({"speed": "fast"}, "speed"),
+        ({"thinking": {"type": "between_tools"}}, "thinking.type"),
         ({"thinking": {"type": "enabled", "display": "omitted"}}, "thinking.display"),
         ({"output_format": {"type": "json_schema", "schema": SCHEMA}}, "output_format"),
         ({"messages": [{**HELLO[0], "name": "n"}]}, "messages[0].name"),

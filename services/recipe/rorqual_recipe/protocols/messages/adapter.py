@@ -12,7 +12,7 @@ from rorqual_runtime.errors import ServingError, http_status
 
 from rorqual_recipe.conversation import ParsedRequest
 from rorqual_recipe.documents import reading_weight
-from rorqual_recipe.problems import Problem, RequestRefused, model_not_found
+from rorqual_recipe.problems import MAX_TEXT_CHARS, Problem, RequestRefused, clip, model_not_found
 from rorqual_recipe.protocols.base import AnswerFacts, EventWriter, ParseLimits, RenderedError
 from rorqual_recipe.protocols.direct import DirectServices
 from rorqual_recipe.protocols.messages.body import MessageBody
@@ -31,7 +31,7 @@ class _AnthropicErrors:
     def render_refusal(self, problems: Sequence[Problem]) -> RenderedError:
         """All problems, up to a bound, in one error; its own status when there is just one."""
         status = http_status(problems[0].code) if len(problems) == 1 else 400
-        sentences = [problem.text() for problem in problems[:MAX_PROBLEMS]]
+        sentences = [_sentence(problem) for problem in problems[:MAX_PROBLEMS]]
         if len(problems) > MAX_PROBLEMS:
             sentences.append(f"and {len(problems) - MAX_PROBLEMS} more problems")
         body = anthropic_error_body(status, "; ".join(sentences))
@@ -41,6 +41,12 @@ class _AnthropicErrors:
         """See ProtocolAdapter.render_error."""
         status, body, retry_after_s = render_anthropic_error(error)
         return RenderedError(status, body, retry_after_s, anthropic_error_frame(body))
+
+
+def _sentence(problem: Problem) -> str:
+    """The sentence names the field: this shape has no place of its own for it."""
+    text = problem.text()
+    return text if problem.param in text else clip(f"{problem.param}: {text}", MAX_TEXT_CHARS)
 
 
 class Messages(_AnthropicErrors):

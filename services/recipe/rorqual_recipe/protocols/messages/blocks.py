@@ -81,6 +81,7 @@ class ToolUseBlock(Block):
     name: str
     input: Any
     caller: Any = None
+    toolset_name: str | None = None
 
 
 class ToolResultBlock(Block):
@@ -89,6 +90,7 @@ class ToolResultBlock(Block):
     tool_use_id: str
     content: TextOrBlocks | None = None
     is_error: bool | None = None
+    toolset_name: str | None = None
 
 
 class ToolReferenceBlock(Block):

@@ -131,6 +131,8 @@ def _note_unsupported(request: CountTokensRequest, notes: Notes) -> None:
         notes.unsupported("mcp_servers", "servers of tools are not called here")
     if request.thinking and request.thinking.display:
         notes.warn("thinking.display", "thinking is shown as it is")
+    if request.thinking and request.thinking.type == "between_tools":
+        notes.warn("thinking.type", "between_tools was taken as adaptive")
 
 
 def _note_fields(request: MessagesRequest, notes: Notes) -> None:
@@ -139,6 +141,8 @@ def _note_fields(request: MessagesRequest, notes: Notes) -> None:
             notes.problem(f"stop_sequences[{index}]", "must not be empty")
         if len(stop) > MAX_STOP_CHARS:
             notes.problem(f"stop_sequences[{index}]", f"at most {MAX_STOP_CHARS} characters")
+    if request.speed == "fast":
+        notes.warn("speed", "there is one speed here")
     if request.top_p == 0:
         notes.warn("top_p", "0 was taken as temperature 0")
 

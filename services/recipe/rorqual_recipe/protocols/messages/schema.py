@@ -60,6 +60,11 @@ class MessagesRequest(CountTokensRequest):
     metadata: "Metadata | None" = None
     service_tier: str | None = None
     inference_geo: str | None = None
+    diagnostics: dict[str, Any] | None = None
+    user_profile_id: str | None = None
+
+    # Known, not supported: told when it would have an effect.
+    speed: Literal["standard", "fast"] | None = None
 
 
 class Metadata(BaseModel):
@@ -75,7 +80,7 @@ class ThinkingBody(BaseModel):
 
     model_config = _OPEN
 
-    type: Literal["enabled", "disabled", "adaptive"]
+    type: Literal["enabled", "disabled", "adaptive", "between_tools"]
     budget_tokens: int | None = Field(None, ge=1, le=1 << 31)
     display: Literal["summarized", "omitted"] | None = None
 
