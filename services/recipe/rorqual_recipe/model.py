@@ -62,7 +62,8 @@ def load_served_model(settings: RecipeSettings) -> ServedModel:
     files = read_model_files(settings.model_dir)
     cache = TokenCache(settings.token_cache_bytes)
     encoder = make_text_encoder(files.tokenizer, prefer_fast=settings.fast_tokenizer, cache=cache)
-    _refuse_leaky_tokenizer(files, encoder)
+    encoding = make_encoding(settings.prompt_encoding, files)
+    _refuse_leaky_tokenizer(files, encoding.own_tokens, encoder)
     return ServedModel(
         model_id=str(files.manifest.get("id") or files.directory.resolve().name),
         fingerprint=str(files.manifest.get("fingerprint", "")),
@@ -70,7 +71,7 @@ def load_served_model(settings: RecipeSettings) -> ServedModel:
         max_context_tokens=_max_context_tokens(files),
         has_vision="vision_config" in files.config,
         defaults=_generation_defaults(files.generation_config),
-        encoding=make_encoding(settings.prompt_encoding, files),
+        encoding=encoding,
         encoder=encoder,
         token_cache=cache,
         vocabulary=_vocabulary(files),
@@ -78,9 +79,12 @@ def load_served_model(settings: RecipeSettings) -> ServedModel:
     )
 
 
-def _refuse_leaky_tokenizer(files: ModelFiles, encoder: TextEncoder) -> None:
+def _refuse_leaky_tokenizer(
+    files: ModelFiles, own_tokens: frozenset[str], encoder: TextEncoder
+) -> None:
     """A model's own vocabulary must not turn a special token's spelling into its id."""
-    leaky = [token for token in files.added_tokens if token.special and _leaks(token, encoder)]
+    special = (t for t in files.added_tokens if t.special or t.content in own_tokens)
+    leaky = [token for token in special if _leaks(token, encoder)]
     if leaky:
         raise BadModelDirectory(
             files.directory / "tokenizer.json",

@@ -15,7 +15,7 @@ from rorqual_recipe.profile import PROFILE_FILE, parse_profile, read_profile
 from rorqual_recipe.settings import RecipeSettings
 
 from tests.support.chat_model_dir import make_chat_model_dir
-from tests.support.dsml_model_dir import make_dsml_model_dir, make_profile
+from tests.support.dsml_model_dir import TOKENS, make_dsml_model_dir, make_profile
 
 PATH = Path("prompt_profile.json")
 V41 = "deepseek-v4.1"
@@ -111,3 +111,20 @@ def test_an_encoding_that_needs_a_profile_says_so(tmp_path: Path) -> None:
     settings = RecipeSettings(model_dir=tmp_path, prompt_encoding=V41)
     with pytest.raises(BadModelDirectory, match=r"prompt_profile.json: missing.*deepseek-v4.1"):
         load_served_model(settings)
+
+
+def test_a_token_of_the_profile_that_text_can_become_stops_the_start(tmp_path: Path) -> None:
+    make_dsml_model_dir(tmp_path, encoding=V41)
+    path = tmp_path / "tokenizer.json"
+    tokenizer = json.loads(path.read_text(encoding="utf-8"))
+    for token in tokenizer["added_tokens"]:
+        if token["content"] == TOKENS["user"]:
+            token.update(content="é", special=False)
+    profile = json.loads(json.dumps(make_profile(V41)))
+    profile["tokens"]["user"] = "é"
+    (tmp_path / PROFILE_FILE).write_text(json.dumps(profile), encoding="utf-8")
+    token_id = next(t["id"] for t in tokenizer["added_tokens"] if t["content"] == "é")
+    tokenizer["model"]["vocab"]["Ã©"] = token_id
+    path.write_text(json.dumps(tokenizer), encoding="utf-8")
+    with pytest.raises(BadModelDirectory, match="plain text can become"):
+        load_served_model(RecipeSettings(model_dir=tmp_path))

@@ -87,9 +87,11 @@ class PromptEncoding(Protocol):
     """One way to write a conversation for a model.
 
     replaces_images: images may come though the model sees none; a text stands in their place.
+    own_tokens: spellings of tokens that nothing but the renderer may place.
     """
 
     replaces_images: bool
+    own_tokens: frozenset[str]
 
     def render(self, conversation: Conversation) -> RenderedPrompt:
         """The prompt, ending where the answer begins.

@@ -66,6 +66,7 @@ class ChatTemplateEncoding:
         self._named_tokens = named_tokens
         self._splitter = SpecialSplitter(added_tokens)
         self._image_token_id = image_token_id
+        self.own_tokens = frozenset(token.content for token in added_tokens if token.special)
         self._traits = probe_template(self._template, template, named_tokens)
         self._header = AnswerHeader(self._template, named_tokens)
 

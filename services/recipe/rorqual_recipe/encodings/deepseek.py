@@ -29,6 +29,7 @@ class DeepSeekEncoding:
         self._profile = profile
         self._tokens = tokens
         self.replaces_images = profile.image_text is not None
+        self.own_tokens = frozenset(token.content for token in tokens.values())
 
     @classmethod
     def from_model(
