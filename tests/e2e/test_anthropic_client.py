@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 from collections.abc import Iterator
 from typing import Any
@@ -12,6 +13,7 @@ import pytest
 
 from tests.e2e.chat import MODEL
 from tests.support.fleet import RunningFleet
+from tests.support.pdf import make_pdf
 
 ASK = [{"role": "user", "content": "What is the capital of France?"}]
 GREEDY = {"temperature": 0}  # newer versions of the library have no argument for it
@@ -100,6 +102,24 @@ def test_tokens_are_counted_as_they_are_billed(messages: anthropic.Anthropic) ->
     counted = messages.messages.count_tokens(model=MODEL, **prompt)
     usage = ask(messages, **prompt, max_tokens=1).usage
     assert counted.input_tokens == usage.input_tokens + (usage.cache_read_input_tokens or 0)
+
+
+def test_a_pdf_counts_as_its_text(messages: anthropic.Anthropic) -> None:
+    def count(source: dict[str, str]) -> int:
+        content = [{"type": "document", "source": source}, {"type": "text", "text": "Sum up."}]
+        asked: Any = [{"role": "user", "content": content}]
+        return messages.messages.count_tokens(model=MODEL, messages=asked).input_tokens
+
+    pages = ["The first page of a report.", "The second page of it."]
+    data = base64.b64encode(make_pdf(pages)).decode()
+    pdf = {"type": "base64", "media_type": "application/pdf", "data": data}
+    text = {"type": "text", "media_type": "text/plain", "data": "\n\n".join(pages)}
+    assert count(pdf) == count(text)
+
+
+def test_models_are_listed(messages: anthropic.Anthropic) -> None:
+    (model,) = messages.models.list()
+    assert model.id == messages.models.retrieve(MODEL).id == MODEL
 
 
 def test_a_repeated_prompt_is_read_from_the_cache(messages: anthropic.Anthropic) -> None:

@@ -339,7 +339,7 @@ KINDS = [
     *("tool_result", "tool_reference", "tool_addition", "server_tool_use", "odd"),
 ]
 BLOCK = st.fixed_dictionaries(
-    {"type": st.sampled_from(KINDS)},
+    {"type": st.sampled_from(KINDS) | JSON},
     optional={
         **dict.fromkeys(("text", "thinking", "name", "tool_name"), st.text(max_size=5) | JSON),
         **dict.fromkeys(("id", "tool_use_id"), st.sampled_from(["a", "b"])),
