@@ -87,6 +87,14 @@ def test_the_cache_keeps_its_bound_and_changes_no_ids(batches: list[list[str]]) 
     assert (memory.num_bytes == 0) == (not any(batches))
 
 
+def test_long_texts_with_equal_samples_are_told_apart() -> None:
+    cache = CachingEncoder(CountingEncoder(), TokenCache(1 << 20), None)
+    texts = ["a" * 5000, "a" * 1000 + "b" + "a" * 3999, "a" * 5000]
+    for text in texts:
+        assert ids_of(cache, text) == [list(map(ord, text))]
+    assert ids_of(cache, *texts) == [list(map(ord, text)) for text in texts]
+
+
 def test_a_text_too_large_for_the_cache_leaves_the_others_in_it() -> None:
     inner = CountingEncoder()
     cache = CachingEncoder(inner, TokenCache(8000), None)

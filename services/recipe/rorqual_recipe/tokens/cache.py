@@ -2,13 +2,17 @@
 
 import sys
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from threading import Lock
+from typing import NamedTuple
 
 from rorqual_recipe.tokens.encoder import TokenIds
 
 _ENTRY_BYTES = 300  # of Python and numpy, beside a text and its ids
+_SAMPLES_BYTES = 1500  # at most, of one long part
+_LONG_CHARS = 1024
+_SAMPLE_CHARS = 64
 _LARGEST_SHARE = 8
 
 
@@ -26,15 +30,23 @@ TextParts = tuple[str, ...]
 """One text, in the parts that it is made of."""
 
 
+class _Entry(NamedTuple):
+    text: TextParts
+    ids: TokenIds
+    num_bytes: int
+
+
 class TokenCache:
     """Ids by the text itself, so that a hit can't be another text's; safe to use from threads.
 
-    The texts used longest ago go first when max_bytes, texts included, are passed; 0 keeps none.
+    A long text is looked up by samples of it and then compared in full, which is faster than a hash
+    over all of it; of two texts with the same samples the later one is kept. The texts used longest
+    ago go first when max_bytes, texts included, are passed; 0 keeps none.
     """
 
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes
-        self._entries: OrderedDict[TextParts, TokenIds] = OrderedDict()
+        self._entries: OrderedDict[Hashable, _Entry] = OrderedDict()
         self._num_bytes = 0
         self._lock = Lock()
         self.counts = CacheCounts()
@@ -46,13 +58,9 @@ class TokenCache:
 
     def find(self, texts: Sequence[TextParts]) -> list[TokenIds | None]:
         """Ids of each text, None where they aren't known. The arrays are shared: read only."""
-        entries, found = self._entries, []
+        keys = list(map(_key, texts))
         with self._lock:
-            for text in texts:
-                ids = entries.get(text)
-                if ids is not None:
-                    entries.move_to_end(text)
-                found.append(ids)
+            found = [self._find(key, text) for key, text in zip(keys, texts, strict=True)]
             self._count(texts, found)
         return found
 
@@ -61,6 +69,13 @@ class TokenCache:
         with self._lock:
             for text, ids in encoded.items():
                 self._keep(text, ids)
+
+    def _find(self, key: Hashable, text: TextParts) -> TokenIds | None:
+        entry = self._entries.get(key)
+        if entry is None or entry.text != text:
+            return None
+        self._entries.move_to_end(key)
+        return entry.ids
 
     def _count(self, texts: Sequence[TextParts], found: Sequence[TokenIds | None]) -> None:
         for text, ids in zip(texts, found, strict=True):
@@ -73,12 +88,26 @@ class TokenCache:
 
     def _keep(self, text: TextParts, ids: TokenIds) -> None:
         num_bytes = _entry_bytes(text, ids)
-        if text in self._entries or num_bytes > self._max_bytes // _LARGEST_SHARE:
+        if num_bytes > self._max_bytes // _LARGEST_SHARE:
             return
-        self._entries[text] = _own_copy(ids)
-        self._num_bytes += num_bytes
+        key = _key(text)
+        replaced = self._entries.pop(key, None)
+        self._num_bytes += num_bytes - (replaced.num_bytes if replaced else 0)
+        self._entries[key] = _Entry(text, _own_copy(ids), num_bytes)
         while self._num_bytes > self._max_bytes:
-            self._num_bytes -= _entry_bytes(*self._entries.popitem(last=False))
+            self._num_bytes -= self._entries.popitem(last=False)[1].num_bytes
+
+
+def _key(text: TextParts) -> Hashable:
+    if max(map(len, text), default=0) <= _LONG_CHARS:
+        return text
+    return tuple(part if len(part) <= _LONG_CHARS else _samples(part) for part in text)
+
+
+def _samples(part: str) -> Hashable:
+    size = len(part)
+    places = (0, size // 3, size // 3 * 2, size - _SAMPLE_CHARS)
+    return (size, *[part[place : place + _SAMPLE_CHARS] for place in places])
 
 
 def _own_copy(ids: TokenIds) -> TokenIds:
@@ -89,4 +118,6 @@ def _own_copy(ids: TokenIds) -> TokenIds:
 
 
 def _entry_bytes(text: TextParts, ids: TokenIds) -> int:
-    return sum(map(sys.getsizeof, text)) + ids.nbytes + _ENTRY_BYTES
+    num_long = sum(len(part) > _LONG_CHARS for part in text)
+    own = sum(map(sys.getsizeof, text)) + ids.nbytes
+    return own + _ENTRY_BYTES + _SAMPLES_BYTES * num_long
