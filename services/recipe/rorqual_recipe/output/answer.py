@@ -72,6 +72,7 @@ class AnswerReader:
         if plan.starts_in_tool_calls:
             self._stages.open_calls()
         self._plain: PlainTokens = NO_PLAIN_TOKENS
+        self._tables: dict[Kind, PlainTokens] = {}
         self.num_tokens = 0
         self.num_reasoning_tokens = 0
         self.finish_reason: FinishReason | None = None
@@ -167,10 +168,17 @@ class AnswerReader:
             and not self._finder.held
             and not self._text_finder.held
         )
-        if not is_plain or not (self._stages.kind is Kind.REASONING or self._content.is_idle):
+        kind = self._stages.kind
+        if not is_plain or not (kind is Kind.REASONING or self._content.is_idle):
             return NO_PLAIN_TOKENS
+        table = self._tables.get(kind)
+        if table is None:
+            table = self._tables[kind] = self._plain_of(kind)
+        return table
+
+    def _plain_of(self, kind: Kind) -> PlainTokens:
         chars = self._stages.significant_chars | self._finder.first_chars
-        if self._stages.kind is Kind.REASONING:
+        if kind is Kind.REASONING:
             return plain_tokens(self._vocabulary, chars, self._marks.by_id, ReasoningDelta)
         chars |= frozenset(stop[0] for stop in self._plan.stops if stop)
         return plain_tokens(self._vocabulary, chars, self._marks.by_id, ContentDelta)

@@ -58,7 +58,7 @@ class ContentPipe:
             self._unsettled = []
 
     def would_hit(self, text: str) -> bool:
-        """True when this text would complete a stop string."""
+        """True when this run of one character would complete a stop string."""
         return self._stops is not None and self._stops.would_hit(text)
 
     def interrupt(self) -> None:

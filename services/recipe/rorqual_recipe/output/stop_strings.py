@@ -88,8 +88,10 @@ class StopMatcher:
         return window[: len(window) - num_held]
 
     def would_hit(self, text: str) -> bool:
-        """True when this text, coming next, would complete a stop string."""
-        if not self._held and self._first_chars.isdisjoint(text):
+        """True when this run of one character, coming next, would complete a stop string."""
+        longest = max(map(len, self._stops), default=0)
+        is_known = len(text) > longest  # a shorter run of the same would have hit
+        if is_known or (not self._held and self._first_chars.isdisjoint(text)):
             return False
         matched = [automaton.num_matched for automaton in self._automata]
         is_hit = any(self._advance(char) is not None for char in text)

@@ -3,7 +3,8 @@
 from rorqual_recipe.encodings.base import NO_TOOL_FORMAT
 from rorqual_recipe.output.calls.base import CallFormat
 from rorqual_recipe.output.calls.dsml import DsmlCalls
-from rorqual_recipe.output.calls.json_formats import HermesCalls, LlamaCalls, MistralCalls
+from rorqual_recipe.output.calls.json_formats import HermesCalls, LlamaCalls
+from rorqual_recipe.output.calls.mistral import MistralCalls
 
 CALL_FORMATS: dict[str, type[CallFormat]] = {
     "dsml-v4": DsmlCalls,

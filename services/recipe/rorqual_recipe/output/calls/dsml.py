@@ -15,7 +15,7 @@ from typing import ClassVar
 from rorqual_recipe.output.calls.base import CallSink
 from rorqual_recipe.output.calls.dsml_call import DsmlCall, size_of_loose_text, size_of_text
 from rorqual_recipe.output.calls.dsml_tags import OPENING, Tag, Unread, read_tag
-from rorqual_recipe.output.calls.dsml_values import BLANK
+from rorqual_recipe.output.calls.dsml_values import BLANK, MAX_BLANKS
 from rorqual_recipe.output.marks import TOOL_MARK
 
 MAX_HELD_CHARS = 64 << 10
@@ -125,6 +125,8 @@ class DsmlCalls:
     def _step_block(self) -> bool:
         rest = self._text.lstrip(BLANK)
         tag = read_tag(rest)
+        if not rest and len(self._text) > MAX_BLANKS:
+            self._pass(self._take(len(self._text)), is_markup=True)
         if tag is Unread.MORE or not rest:
             return False
         num_blanks = len(self._text) - len(rest)

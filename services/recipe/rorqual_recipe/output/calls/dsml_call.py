@@ -3,7 +3,7 @@
 from rorqual_recipe.output.calls.base import CallSink
 from rorqual_recipe.output.calls.dsml_arguments import DsmlArguments
 from rorqual_recipe.output.calls.dsml_tags import CLOSING, OPENING, Tag, Unread, read_tag
-from rorqual_recipe.output.calls.dsml_values import BLANK, closed_at_end, split_value
+from rorqual_recipe.output.calls.dsml_values import BLANK, MAX_BLANKS, closed_at_end, split_value
 
 
 def size_of_loose_text(text: str) -> int:
@@ -104,6 +104,8 @@ class DsmlCall:
     def _step_between(self) -> bool:
         rest = self._text.lstrip(BLANK)
         tag = read_tag(rest)
+        if not rest and len(self._text) > MAX_BLANKS:
+            self._text = ""
         if tag is Unread.MORE or not rest:
             return False
         num_blanks = len(self._text) - len(rest)

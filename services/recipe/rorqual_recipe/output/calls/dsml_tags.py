@@ -15,7 +15,7 @@ from rorqual_recipe.output.marks import TOOL_MARK
 OPENING = "<" + TOOL_MARK
 CLOSING = "</" + TOOL_MARK
 BLOCK_WORDS = ("calls", "tool_calls", "function_calls")
-MAX_TAG_CHARS = 4096
+MAX_TAG_CHARS = 2048
 
 _WORDS = (*BLOCK_WORDS, "invoke", "parameter")
 _HEAD = re.compile(rf"<(/?){TOOL_MARK}[ \t\r\n]{{0,8}}([a-z_]*)")

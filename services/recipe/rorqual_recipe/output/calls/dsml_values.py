@@ -3,6 +3,9 @@
 from rorqual_recipe.output.calls.dsml_tags import CLOSING, OPENING, Unread, read_tag
 
 BLANK = " \t\r\n"
+MAX_BLANKS = 4096
+"""Blanks are waited through up to this many; more of them are no part of anything."""
+
 _GOES_ON, _UNDECIDED = -1, -2
 
 
@@ -43,11 +46,11 @@ def _end_of_closing(text: str, start: int) -> int:
         return _UNDECIDED if tag is Unread.MORE else _GOES_ON
     end = start + tag.end
     following = text[end:].lstrip(BLANK)
-    if not following:
+    if not following and len(text) - end < MAX_BLANKS:
         return _UNDECIDED
     if tag.is_block:
         return _GOES_ON
-    if not following.startswith((OPENING, CLOSING)):
+    if following and not following.startswith((OPENING, CLOSING)):
         is_begun = OPENING.startswith(following) or CLOSING.startswith(following)
         return _UNDECIDED if is_begun else _GOES_ON
     return end if tag.word == "parameter" else start

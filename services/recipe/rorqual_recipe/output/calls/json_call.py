@@ -10,6 +10,7 @@ from rorqual_recipe.output.calls.custom_input import unwrapped
 from rorqual_recipe.output.calls.json_values import JsonSpan, json_value
 
 _MAX_PRELUDE_CHARS = 4096
+MAX_HELD_CHARS = 256 << 10
 _STRING = r'"((?:[^"\\\ud800-\udfff]|\\.)*)"'
 _SIDE = r'(?:"(?:type|id)"\s*:\s*"[^"\\]*"\s*,\s*)*'
 _PRELUDE = re.compile(
@@ -50,12 +51,15 @@ class JsonCall:
         self.text += text
         if self._arguments is not None:
             return self._go_on()
-        end = self._span.feed(self.text, self._num_seen)
-        self._num_seen = len(self.text)
-        prelude = _PRELUDE.match(self.text, 0, _MAX_PRELUDE_CHARS)
-        if prelude is not None:
-            return self._begin(prelude)
-        if self._span.is_broken or self._has_foreign_key():
+        num_seen, self._num_seen = self._num_seen, len(self.text)
+        end = self._span.feed(self.text, num_seen)
+        if num_seen < _MAX_PRELUDE_CHARS:
+            prelude = _PRELUDE.match(self.text, 0, _MAX_PRELUDE_CHARS)
+            if prelude is not None:
+                return self._begin(prelude)
+            if self._has_foreign_key():
+                return Outcome.NO_CALL
+        if self._span.is_broken or (end < 0 and len(self.text) > MAX_HELD_CHARS):
             return Outcome.NO_CALL
         return Outcome.MORE if end < 0 else self._take_whole(end)
 
