@@ -239,6 +239,17 @@ def _body(case: Case) -> dict[str, Any]:
     return body if isinstance(body, dict) else {}
 
 
+def _empty_blocks(parsed: ParsedRequest, case: Case) -> ParsedRequest:
+    if _version(case) != "v4" or case["proto"] != "messages":
+        return parsed
+
+    def change(message: Message) -> Message:
+        said = tuple(part for part in message.parts if part != TextPart(""))
+        return replace(message, parts=said) if message.role is Role.USER else message
+
+    return _each_message(parsed, change)
+
+
 UNDOS = (
     Undo("D-REQ-01", _arguments),
     Undo("D-REQ-02", _reminders),
@@ -252,4 +263,5 @@ UNDOS = (
     Undo("D-REQ-12", _shape),
     Undo("D-REQ-13", _new_length_field),
     Undo("D-REQ-14", _percent),
+    Undo("D-REQ-26", _empty_blocks),
 )
