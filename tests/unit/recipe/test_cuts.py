@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from functools import cache
 from itertools import product
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from rorqual_recipe.tokens.cuts import CutRule, find_cut_rule
+from rorqual_recipe.tokens.cuts import SPACE, CutRule, find_cut_rule
 from rorqual_recipe.tokens.encoder import HuggingFaceEncoder
 from rorqual_recipe.tokens.layers import CuttingEncoder
 from rorqual_recipe.tokens.patterns import (
@@ -133,6 +134,22 @@ def test_texts_that_begin_alike_share_their_first_pieces(text: str, more: str) -
     assert "".join(pieces) == text
     assert all(len(piece) >= 16 for piece in pieces[:-1])
     assert longer[: len(pieces) - 1] == pieces[:-1]
+
+
+def test_a_text_with_few_cuts_is_searched_in_part_and_still_cut() -> None:
+    class Counted:
+        num_chars = 0
+
+        def search(self, text: str, start: int, end: int) -> re.Match[str] | None:
+            self.num_chars += end - start
+            return re.compile(SPACE).search(text, start, end)
+
+    counted = Counted()
+    text = "1" * 1_000_000 + " a" * 50_000
+    pieces = CutRule(counted).pieces(text, 16_000)  # type: ignore[arg-type]
+    assert "".join(pieces) == text
+    assert counted.num_chars < len(text) / 4
+    assert len(pieces) > 5
 
 
 @pytest.mark.parametrize("spelling", ["escaped", "as they are", "apostrophe escaped"])

@@ -34,6 +34,8 @@ HAN = "(?<=[\u4e00-\u9fa5])[，。、；：？！（）「」《》]"
 LINE = r"(?<=\n)\S"
 BEFORE_LINE = r"(?<=\S)\n"
 _EVERYWHERE = (SPACE, MARK, HAN)
+_SEARCHED_SHARE = 8
+_LEAST_SEARCHED = 256  # characters
 
 CUTS_BY_PATTERN: Mapping[str, Sequence[str]] = {
     patterns.GPT2: (*_EVERYWHERE, BEFORE_LINE),
@@ -58,16 +60,21 @@ class CutRule:
     def pieces(self, text: str, piece_chars: int) -> list[str]:
         """The text in pieces of at least piece_chars, and little more where cuts are frequent.
 
-        Texts that begin alike have the same first pieces.
+        Texts that begin alike have the same first pieces. Only a part of the text is searched, so
+        that one without cuts costs little.
         """
         bounds = [0, *self._bounds(text, piece_chars), len(text)]
         return [text[start:end] for start, end in pairwise(bounds)]
 
     def _bounds(self, text: str, piece_chars: int) -> Iterator[int]:
-        start = 0
-        while match := self.cut.search(text, start + piece_chars):
-            start = match.start()
-            yield start
+        window = max(piece_chars // _SEARCHED_SHARE, _LEAST_SEARCHED)
+        at = piece_chars
+        while at < len(text):
+            match = self.cut.search(text, at, at + window)
+            if match is not None:
+                at = match.start()
+                yield at
+            at += piece_chars
 
 
 def find_cut_rule(tokenizer: Mapping[str, Any]) -> CutRule | None:
