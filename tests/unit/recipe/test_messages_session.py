@@ -158,3 +158,29 @@ def test_tools_that_may_not_be_called_are_not_declared_later(dsml_model, choice:
     prompt = "".join(getattr(part, "text", "") for part in encoded.rendered.segments)
     assert "note" in prompt
     assert ('"late"' in prompt) == (choice == "auto")
+
+
+def test_deferred_tools_stand_where_the_version_has_them(dsml_model, request) -> None:
+    version = request.node.callspec.params["dsml_model"]
+    late = {**TOOL, "name": "late", "defer_loading": True}
+    added = {"type": "tool_addition", "tool": {"type": "tool_reference", "name": "late"}}
+    system = {"role": "system", "content": [{"type": "text", "text": "note"}, added]}
+    body = {
+        "model": MODEL_ID,
+        "messages": [system, {"role": "user", "content": "q"}],
+        "tools": [TOOL, late],
+    }
+
+    def prompt_of(**fields: Any) -> str:
+        raw = json.dumps({**body, **fields}).encode()
+        limits = ParseLimits(max_choices=1, has_vision=False)
+        encoded = encode_request(raw, MESSAGES, dsml_model, default_max_tokens=9, limits=limits)
+        return "".join(getattr(part, "text", "") for part in encoded.rendered.segments)
+
+    prompt = prompt_of()
+    if version == "deepseek-v4":
+        assert prompt.index('"run"') < prompt.index('"late"') < prompt.index("note")
+        assert '"late"' not in prompt_of(tool_choice={"type": "tool", "name": "run"})
+    else:
+        places = [prompt.index(text) for text in ("note", '"run"', "More tools", '"late"', "q")]
+        assert places[:4] == sorted(places[:4])

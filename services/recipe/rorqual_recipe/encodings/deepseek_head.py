@@ -43,22 +43,24 @@ class HeadWriter:
         if not self._layout.hoists_system and not is_empty:
             self._out.special("system")
         self._out.fixed(self._mode.effort_line)
-        self._leading(leading)
+        for index, message in enumerate(leading):
+            self._out.text(SEPARATOR if index else "")
+            write_content(self._out, message, self._profile.image_text)
         if self._mode.has_tools:
             self._tools()
         self._format(response_format)
+        for message in leading:
+            self._declared_by(message)
 
     def system(self, message: Message) -> None:
         """A system message's content, and the tools it declares."""
         write_content(self._out, message, self._profile.image_text)
+        self._declared_by(message)
+
+    def _declared_by(self, message: Message) -> None:
         if message.declared_tools and self._layout.defers_tools and self._mode.has_tools:
             self._out.fixed(self._profile.tools.update)
             self._lines(by_printed_name(message.declared_tools, self._layout.namespace_joiner))
-
-    def _leading(self, messages: Sequence[Message]) -> None:
-        for index, message in enumerate(messages):
-            self._out.text(SEPARATOR if index else "")
-            self.system(message)
 
     def _tools(self) -> None:
         texts = self._profile.tools

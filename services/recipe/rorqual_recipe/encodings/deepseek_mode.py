@@ -52,7 +52,10 @@ def resolve_mode(
     tools = _chosen(conversation, joiner)
     if conversation.tool_choice.mode is ToolChoiceMode.NONE:
         later = []
-    head = [tool for tool in tools if not tool.deferred] if defers else [*tools, *later]
+    if defers:
+        head = [tool for tool in tools if not tool.deferred]
+    else:  # the choice holds for tools that are found later too
+        head = [*tools, *(tool for tool in later if tool not in conversation.tools)]
     every = by_printed_name([*tools, *later], joiner)
     required = conversation.tool_choice.mode is ToolChoiceMode.REQUIRED and bool(every)
     return Mode(
