@@ -23,6 +23,7 @@ from rorqual_recipe.output.plan import AnswerPlan
 from rorqual_recipe.tokens.vocabulary import Vocabulary
 
 from tests.unit.recipe.answers import (
+    MARKS,
     VOCABULARY,
     block,
     call,
@@ -48,6 +49,11 @@ def drawn(seed: int) -> tuple[str, AnswerPlan, FinishReason]:
     parsing = texts.parsing()
     reason = texts.random.choice([FinishReason.STOP, FinishReason.LENGTH])
     return texts.text(parsing), plan_of(parsing), reason
+
+
+def ends_inside_a_mark(text: str) -> bool:
+    """True for a cut that no token can make."""
+    return any(text.endswith(mark[:size]) for mark in MARKS for size in range(1, len(mark)))
 
 
 @given(st.integers(0, 10**9), st.data())
@@ -79,7 +85,8 @@ def test_any_split_of_the_text_says_the_same(seed, draw) -> None:
     cut = AnswerReader(VOCABULARY, plan)
     events = [event for part in portions(draw, text) for event in cut.feed_text(part, 1)]
     assert said(events + cut.finish(reason)) == expected
-    assert expected == said(read(text, plan, reason))
+    if not ends_inside_a_mark(text):
+        assert expected == said(read(text, plan, reason))
 
 
 @pytest.mark.parametrize("num_tokens", range(0, 190, 3))
@@ -171,6 +178,7 @@ def test_reasoning_tokens_are_those_that_made_reasoning() -> None:
         ("endSTO", ("STOP",), "endSTO", None, 6),
         ("xaabABCD", ("ab", "aab"), "xa", "ab", 4),
         ("a\n\nb", ("\n\n",), "a", "\n\n", 2),
+        ("a\n\n\n\n\n" + CALL, ("STOP", "\n\n"), "a", "\n\n", 2),
         ("STOP\n\n" + CALL + "Z", ("Z",), "STOP", "Z", None),
     ],
 )

@@ -89,10 +89,9 @@ class StopMatcher:
 
     def would_hit(self, text: str) -> bool:
         """True when this run of one character, coming next, would complete a stop string."""
-        longest = max(map(len, self._stops), default=0)
-        is_known = len(text) > longest  # a shorter run of the same would have hit
-        if is_known or (not self._held and self._first_chars.isdisjoint(text)):
+        if not self._held and self._first_chars.isdisjoint(text):
             return False
+        text = text[: max(map(len, self._stops))]  # a longer run hits no later
         matched = [automaton.num_matched for automaton in self._automata]
         is_hit = any(self._advance(char) is not None for char in text)
         for automaton, num_matched in zip(self._automata, matched, strict=True):
