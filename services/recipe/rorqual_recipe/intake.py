@@ -88,7 +88,8 @@ class Intake:
             )
             return _without_images(encoded)
 
-        return await self._compute(work, reading_weight(body))
+        earlier_bytes = getattr(limits.prior, "num_bytes", 0)
+        return await self._compute(work, reading_weight(body) + earlier_bytes)
 
     async def answer(
         self, body: bytes, protocol: DirectProtocol, *, resource: str, tenant: str

@@ -225,3 +225,18 @@ async def test_a_conversation_that_has_grown_too_large_is_not_kept_and_that_is_t
 @pytest.mark.parametrize("damaged", [b"", b"no zlib", b"x\x9c\x03\x00\x00\x00\x00\x01"])
 def test_a_damaged_record_counts_as_missing(damaged: bytes) -> None:
     assert StoredResponse.decode(damaged, 1 << 20) is None
+
+
+async def test_references_reach_a_bounded_number_of_responses(service: Service) -> None:
+    references = [{"type": "item_reference", "id": f"msg_r{index}_0"} for index in range(40)]
+    with pytest.raises(RequestRefused) as caught:
+        await service.parse(input=references)
+    assert caught.value.problems[0].param == "input"
+
+
+async def test_what_lies_before_a_request_counts_as_work(service: Service) -> None:
+    first = await service.create(input="x" * 5000)
+    body = json.dumps({"model": MODEL_ID, "input": "q", "previous_response_id": first["id"]})
+    context = RequestContext("x", service.tenant, service.services)
+    prior = await RESPONSES.prepare(body.encode(), context)
+    assert prior.num_bytes > 5000

@@ -75,6 +75,7 @@ class RemembersAnswers(Protocol):
     async def prepare(self, body: bytes, context: RequestContext) -> Any:
         """What `parse` needs from earlier requests; it is handed on as `ParseLimits.prior`.
 
+        Its `num_bytes`, if it has that, is how much has to be read beside the body.
         Raises: RequestRefused; ServingError.
         """
         ...

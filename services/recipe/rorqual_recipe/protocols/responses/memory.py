@@ -1,8 +1,7 @@
 """Looking up what a request builds on, and keeping what later requests may build on."""
 
-import asyncio
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import pydantic_core
@@ -43,16 +42,17 @@ async def look_up(body: bytes, context: RequestContext) -> Prior:
         return Prior(problems=_no_store(wishes.previous_id))
     previous, problems = await _previous(memory, wishes.previous_id, context.tenant)
     known = await _known_items(memory, wishes.reference_ids, context.tenant)
-    sealer = await _sealer(memory) if _NEEDS_SEALER in body else None
+    earlier_bytes = previous.num_bytes if previous else 0
     return Prior(
         request_id=context.request_id,
         binding=SealBinding(context.tenant, context.services.model.model_id),
-        sealer=sealer,
+        sealer=await _sealer(memory) if _NEEDS_SEALER in body else None,
         now_unix_s=memory.clock.now_unix_s(),
         history=previous.items if previous else (),
-        known_items=known,
-        problems=problems,
-        why_not_stored=_why_not_stored(memory, len(body) + (previous.num_bytes if previous else 0)),
+        known_items=known.items,
+        problems=[*problems, *known.problems],
+        why_not_stored=_why_not_stored(memory, len(body) + earlier_bytes),
+        num_bytes=earlier_bytes + known.num_bytes,
     )
 
 
@@ -113,14 +113,29 @@ async def _previous(
     ]
 
 
-async def _known_items(
-    memory: ResponseMemory, ids: Sequence[str], tenant: str
-) -> dict[str, Mapping[str, Any]]:
-    wanted = list(dict.fromkeys(filter(None, map(response_of_item, ids))))
-    found = await asyncio.gather(
-        *(memory.store.get(tenant, name) for name in wanted[:MAX_REFERRED_RESPONSES])
-    )
-    return {item["id"]: item for stored in found if stored for item in stored.items}
+@dataclass(slots=True)
+class _KnownItems:
+    """Items that references name; num_bytes: of all that was read to find them."""
+
+    items: dict[str, Mapping[str, Any]] = field(default_factory=dict)
+    problems: list[Problem] = field(default_factory=list)
+    num_bytes: int = 0
+
+
+async def _known_items(memory: ResponseMemory, ids: Sequence[str], tenant: str) -> _KnownItems:
+    """One response after the other, so that only the items asked for are held together."""
+    known, wanted = _KnownItems(), set(ids)
+    names = list(dict.fromkeys(filter(None, map(response_of_item, ids))))
+    if len(names) > MAX_REFERRED_RESPONSES:
+        message = f"items of at most {MAX_REFERRED_RESPONSES} responses can be referred to"
+        known.problems.append(Problem("input", message))
+        return known
+    for name in names:
+        stored = await memory.store.get(tenant, name)
+        if stored is not None:
+            known.num_bytes += stored.num_bytes
+            known.items |= {item["id"]: item for item in stored.items if item["id"] in wanted}
+    return known
 
 
 async def keep(

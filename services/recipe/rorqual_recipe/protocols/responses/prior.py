@@ -31,7 +31,7 @@ class Prior:
 
     sealer: or why there is none just now; None when the request needs none.
     problems: found while looking; they are told with the body's own.
-    why_not_stored: "" when the answer can be kept.
+    why_not_stored: "" when the answer can be kept. num_bytes: size of the earlier items.
     """
 
     request_id: str = ""
@@ -42,6 +42,7 @@ class Prior:
     known_items: Mapping[str, Any] = field(default_factory=dict)
     problems: Sequence[Problem] = ()
     why_not_stored: str = NO_STORE
+    num_bytes: int = 0
 
     def open_seal(self, sealed: str) -> str:
         """Reasoning that an earlier answer sealed. Raises: SealBroken; Unavailable."""

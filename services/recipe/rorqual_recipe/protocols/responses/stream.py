@@ -51,7 +51,11 @@ class ResponseWriter:
 
 
 class ResponseEvents(ResponseWriter):
-    """EventWriter of a stream."""
+    """EventWriter of a stream.
+
+    Deltas stay as they were made, one a token: events are numbered, and their numbers must not
+    depend on how the tokens arrived.
+    """
 
     def _emit(self, kind: str, body: str) -> None:
         number = self._next_number
