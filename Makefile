@@ -44,6 +44,7 @@ bench-fleet bench-tensors bench-engine bench-bus: bench-%: $(STAMP)
 
 bench-recipe: $(STAMP)  ## against deepseek-recipe; the first run trains a tokenizer
 	@$(BIN)/python -m bench.bench_recipe $(ARGS)
+	@$(BIN)/python -m bench.bench_recipe_output
 
 $(STAMP): $(PROJECTS) requirements-dev.txt constraints.txt scripts/setup.sh
 	@scripts/setup.sh

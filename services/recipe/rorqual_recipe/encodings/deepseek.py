@@ -62,6 +62,7 @@ class DeepSeekEncoding:
             images=tuple(turns.out.images),
             default_max_tokens=by_effort.get(mode.effort, rules.default_max_tokens),
             warnings=(*mode.warnings, *self._image_warnings(conversation)),
+            dsml_mark=self._profile.tokens["dsml"],
         )
 
     def effective_sampling(

@@ -51,7 +51,7 @@ def plan_answer(
         tool_format=rendered.tool_format,
         dsml_mark=rendered.dsml_mark,
         starts_in_tool_calls=rendered.starts_in_tool_calls,
-        tools=rendered.tools or None,
+        tools=rendered.tools,
         stops=parsed.stop,
         json_mode=wants_json and not is_enforced,
         logprobs=parsed.sampling.logprobs,
