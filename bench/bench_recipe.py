@@ -15,7 +15,7 @@ import os
 import statistics
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -28,21 +28,12 @@ from rorqual_recipe.protocols import PROTOCOLS
 from rorqual_recipe.protocols.base import ParseLimits
 from rorqual_recipe.settings import RecipeSettings
 
+from bench.recipe_bodies import MODEL_ID, Bodies, many_messages, one_message, session
 from bench.recipe_corpus import Corpus, train_tokenizer
 from bench.report import emit
 
-MODEL_ID = "DeepSeek-V4.1-Flash"
 NUM_CPUS = 2
-NUM_TURNS = 20
 HOME = Path(".rorqual/bench/recipe")
-TOOL = {
-    "type": "function",
-    "function": {
-        "name": "run",
-        "description": "Runs a command in the working tree and returns what it prints.",
-        "parameters": {"type": "object", "properties": {"command": {"type": "string"}}},
-    },
-}
 
 
 @dataclass(frozen=True)
@@ -52,7 +43,7 @@ class Case:
     name: str
     goal: float
     num_rounds: int
-    bodies: Callable[[Corpus], tuple[list[bytes], bytes]]
+    bodies: Bodies
     has_whole_goal: bool = True
 
 
@@ -116,67 +107,6 @@ class Theirs:
 
     def render(self, conversation: object) -> Sequence[int]:
         return self._encoding.encode(conversation)
-
-
-def body_of(messages: list[dict[str, object]], **fields: object) -> bytes:
-    content = {"model": MODEL_ID, "messages": messages, **fields}
-    return json.dumps(content, ensure_ascii=False).encode()
-
-
-def one_message(num_bytes: int) -> Callable[[Corpus], tuple[list[bytes], bytes]]:
-    def bodies(corpus: Corpus) -> tuple[list[bytes], bytes]:
-        return [], body_of([{"role": "user", "content": corpus.take(num_bytes)}])
-
-    return bodies
-
-
-def many_messages(
-    num_messages: int, num_bytes: int
-) -> Callable[[Corpus], tuple[list[bytes], bytes]]:
-    def bodies(corpus: Corpus) -> tuple[list[bytes], bytes]:
-        roles = ("user", "assistant")
-        messages: list[dict[str, object]] = [
-            {"role": roles[n % 2], "content": corpus.take(num_bytes // num_messages)}
-            for n in range(num_messages - 1)
-        ]
-        return [], body_of([*messages, {"role": "user", "content": "Go on."}])
-
-    return bodies
-
-
-def session(num_bytes: int) -> Callable[[Corpus], tuple[list[bytes], bytes]]:
-    """The bodies of an agent's turns; the last one, of num_bytes, is what counts."""
-
-    def bodies(corpus: Corpus) -> tuple[list[bytes], bytes]:
-        turns = list(_turns(corpus, num_bytes // NUM_TURNS))
-        return turns[:-1], turns[-1]
-
-    return bodies
-
-
-def _turns(corpus: Corpus, bytes_a_turn: int) -> Iterator[bytes]:
-    messages: list[dict[str, object]] = [
-        {"role": "system", "content": corpus.take(4000)},
-        {"role": "user", "content": corpus.take(1000)},
-    ]
-    for turn in range(NUM_TURNS):
-        if turn:
-            messages += _work(corpus, turn, bytes_a_turn)
-        yield body_of(messages, tools=[TOOL])
-
-
-def _work(corpus: Corpus, turn: int, num_bytes: int) -> list[dict[str, object]]:
-    """One call, with thoughts and words before it, and its result."""
-    arguments = json.dumps({"command": corpus.take(500)}, ensure_ascii=False)
-    call = {"name": "run", "arguments": arguments}
-    answer = {
-        "role": "assistant",
-        "reasoning_content": corpus.take(num_bytes // 20),
-        "content": corpus.take(300),
-        "tool_calls": [{"id": f"call_{turn}", "type": "function", "function": call}],
-    }
-    result = corpus.take(num_bytes - num_bytes // 20 - 1000)
-    return [answer, {"role": "tool", "tool_call_id": f"call_{turn}", "content": result}]
 
 
 CASES = (
