@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import socket
 
 import pytest
 from hypothesis import given
@@ -16,6 +18,7 @@ from rorqual_gateway.keys import ANONYMOUS, KeyRing, parse_api_keys
 from rorqual_gateway.openapi import OPERATIONS
 from rorqual_gateway.readiness import FleetView
 from rorqual_gateway.request_ids import name_request
+from rorqual_gateway.server import open_listener
 from rorqual_gateway.settings import GatewaySettings
 from rorqual_proto.v1 import recipe_pb2
 from rorqual_runtime.clock import ManualClock
@@ -191,8 +194,6 @@ async def test_a_body_is_bounded_in_size_and_time() -> None:
         return {"type": "http.request", "body": b"x" * 10, "more_body": True}
 
     async def silence():
-        import asyncio
-
         await asyncio.sleep(10)
 
     with pytest.raises(RequestTooLarge):
@@ -213,3 +214,19 @@ def test_anthropics_errors_name_the_request_in_body_and_stream() -> None:
     assert json.loads(plain.body)["request_id"] == "r2"
     openai = OPENAI.render_error(NoCapacity("full"))
     assert OPENAI.with_request_id(openai, "r3") == openai
+
+
+async def test_small_writes_leave_at_once() -> None:
+    """Nagle's algorithm would hold the second small packet of an answer for 40 ms."""
+    accepted: asyncio.Future[asyncio.BaseTransport] = asyncio.get_running_loop().create_future()
+
+    class Peer(asyncio.Protocol):
+        def connection_made(self, transport: asyncio.BaseTransport) -> None:
+            accepted.set_result(transport)
+
+    listener = open_listener("127.0.0.1", 0)
+    async with await asyncio.get_running_loop().create_server(Peer, sock=listener):
+        _reader, writer = await asyncio.open_connection(*listener.getsockname())
+        connection = (await accepted).get_extra_info("socket")
+        assert connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+        writer.close()
