@@ -19,7 +19,7 @@ from rorqual_recipe.protocols import PROTOCOLS
 from rorqual_recipe.protocols.base import AnswerFacts, ParseLimits, TokenUsage
 
 from tests.vectors.models import CaseModels
-from tests.vectors.stream_forms import Form, form_of_body, form_of_stream, frames_of
+from tests.vectors.stream_forms import Form, Frame, form_of_body, form_of_stream, frames_of
 
 Case = dict[str, Any]
 
@@ -59,6 +59,10 @@ class StreamAnswers:
         frames = frames_of(b"".join(self._write(case, stream=True)))
         body = json.loads(b"".join(self._write(case, stream=False)))
         return form_of_stream(protocol, frames), form_of_body(protocol, body)
+
+    def frames(self, case: Case) -> list[Frame]:
+        """Events of our stream, as a client reads them."""
+        return frames_of(b"".join(self._write(case, stream=True)))
 
     def _write(self, case: Case, *, stream: bool) -> Iterator[bytes]:
         parsed, plan, thinks = self._plan(case, stream=stream)
