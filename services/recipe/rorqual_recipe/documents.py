@@ -4,7 +4,8 @@ import json
 import mimetypes
 import subprocess
 import sys
-from dataclasses import dataclass
+import time
+from dataclasses import dataclass, replace
 
 from rorqual_recipe.pdf_text import OPENED_BUT_UNREADABLE
 
@@ -24,13 +25,18 @@ _TEXT_TYPES = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class DocumentLimits:
-    """Bounds of one document; time and memory are those of the process that reads a PDF."""
+    """Bounds of one document; time and memory are those of the process that reads a PDF.
+
+    max_documents, max_total_s: of all documents in one request.
+    """
 
     max_bytes: int = 32 << 20
     max_pages: int = 300
     max_chars: int = 4_000_000
     max_memory_bytes: int = 1 << 30
     max_s: float = 10.0
+    max_documents: int = 100
+    max_total_s: float = 20.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +70,28 @@ def media_type_of(declared: str, name: str, data: bytes) -> str:
     return mimetypes.guess_type(name)[0] or ""
 
 
+class DocumentReader:
+    """Reads the documents of one request: one budget of time and number for all of them."""
+
+    def __init__(self, limits: DocumentLimits = DocumentLimits()) -> None:
+        self._limits = limits
+        self._num_left = limits.max_documents
+        self._time_left_s = limits.max_total_s
+
+    def read(self, data: bytes, media_type: str) -> DocumentText:
+        """See read_document. Raises: UnreadableDocument."""
+        self._num_left -= 1
+        if self._num_left < 0:
+            most = self._limits.max_documents
+            raise UnreadableDocument(f"at most {most} documents are read in one request")
+        max_s = min(self._limits.max_s, max(self._time_left_s, 0.0))
+        started_s = time.monotonic()
+        try:
+            return read_document(data, media_type, replace(self._limits, max_s=max_s))
+        finally:
+            self._time_left_s -= time.monotonic() - started_s
+
+
 def read_document(
     data: bytes, media_type: str, limits: DocumentLimits = DocumentLimits()
 ) -> DocumentText:
@@ -95,11 +123,13 @@ def _read_text(data: bytes, limits: DocumentLimits) -> DocumentText:
 
 
 def _read_pdf(data: bytes, limits: DocumentLimits) -> DocumentText:
+    if not data.startswith(b"%PDF-"):  # reading_weight counts on it
+        raise UnreadableDocument("the file does not begin with %PDF-")
     bounds = (limits.max_pages, limits.max_chars, limits.max_memory_bytes, round(limits.max_s) + 1)
-    command = [sys.executable, "-m", "rorqual_recipe.pdf_text", *map(str, bounds)]
+    command = [sys.executable, "-I", "-m", "rorqual_recipe.pdf_text", *map(str, bounds)]
     try:
-        done = subprocess.run(
-            command, input=data, capture_output=True, timeout=limits.max_s, check=False
+        done = subprocess.run(  # no environment: there are keys in ours
+            command, input=data, capture_output=True, timeout=limits.max_s, check=False, env={}
         )
     except subprocess.TimeoutExpired as err:
         raise UnreadableDocument(f"the PDF could not be read in {limits.max_s:g} s") from err

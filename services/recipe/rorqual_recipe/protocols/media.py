@@ -4,7 +4,7 @@ import base64
 import binascii
 
 from rorqual_recipe.conversation import ImagePart, Part, TextPart
-from rorqual_recipe.documents import UnreadableDocument, media_type_of, read_document
+from rorqual_recipe.documents import DocumentReader, UnreadableDocument, media_type_of
 from rorqual_recipe.problems import clip
 from rorqual_recipe.protocols.notes import Notes
 
@@ -21,6 +21,7 @@ class MediaReader:
         self._notes = notes
         self._model = model
         self._has_vision = has_vision
+        self._documents = DocumentReader()
 
     def image(self, url: str, url_path: str, path: str, detail: str | None) -> Part | None:
         """An image by http(s) URL or base64 data URL. path: the part, url_path: its URL."""
@@ -53,7 +54,7 @@ class MediaReader:
             self._notes.problem(data_path, "is not valid base64")
             return None
         try:
-            document = read_document(content, media_type_of(media_type, name, content))
+            document = self._documents.read(content, media_type_of(media_type, name, content))
         except UnreadableDocument as err:
             self._notes.unsupported(data_path, str(err))
             return None

@@ -2,13 +2,11 @@
 
 import base64
 import binascii
-import time
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from typing import Any
 
 from rorqual_recipe.conversation import ImagePart, Part, TextPart
-from rorqual_recipe.documents import DocumentLimits, UnreadableDocument, read_document
+from rorqual_recipe.documents import DocumentReader, UnreadableDocument
 from rorqual_recipe.problems import clip
 from rorqual_recipe.protocols.base import ParseLimits
 from rorqual_recipe.protocols.messages.blocks import (
@@ -24,8 +22,7 @@ from rorqual_recipe.protocols.messages.blocks import (
 from rorqual_recipe.protocols.notes import Notes
 
 MAX_URL_CHARS = 8192
-MAX_DOCUMENTS = 100
-MAX_DOCUMENT_TIME_S = 20.0
+_UNBROKEN_CHARS = 64  # lines of base64 are longer; reading_weight looks at the first ones
 TEXT_ONLY = ("text",)
 DOCUMENT_CONTENT = ("text", "image")
 RESULT_CONTENT = ("text", "image", "document", "search_result", "tool_reference")
@@ -47,8 +44,7 @@ class PartReader:
         self.notes = notes
         self._limits = limits
         self._model = model
-        self._documents_left = MAX_DOCUMENTS
-        self._time_left_s = MAX_DOCUMENT_TIME_S
+        self._documents = DocumentReader()
 
     def blocks(
         self, path: str, content: str | Sequence[Any] | None, allowed: Sequence[str]
@@ -141,7 +137,8 @@ class PartReader:
             self.notes.problem(path, "field required")
             return None
         try:
-            decoded = base64.b64decode("".join(data.split()), validate=True)
+            whole = data[:_UNBROKEN_CHARS] + "".join(data[_UNBROKEN_CHARS:].split())
+            decoded = base64.b64decode(whole, validate=True)
         except (binascii.Error, ValueError):
             self.notes.problem(path, "is not valid base64")
             return None
@@ -173,21 +170,11 @@ class PartReader:
         return None if data is None else self._read(path, data, source.media_type or "")
 
     def _read(self, path: str, data: bytes, media_type: str) -> str | None:
-        """The document's text. One request gets so much time for all of its documents."""
-        self._documents_left -= 1
-        if self._documents_left < 0:
-            self.notes.problem(path, f"at most {MAX_DOCUMENTS} documents are read in one request")
-            return None
-        bounds = DocumentLimits()
-        bounds = replace(bounds, max_s=min(bounds.max_s, max(self._time_left_s, 0.1)))
-        started_s = time.monotonic()
         try:
-            document = read_document(data, media_type.partition(";")[0].strip().lower(), bounds)
+            document = self._documents.read(data, media_type.partition(";")[0].strip().lower())
         except UnreadableDocument as err:
             self.notes.problem(path, str(err))
             return None
-        finally:
-            self._time_left_s -= time.monotonic() - started_s
         if document.note:
             self.notes.warn(path, document.note)
         return document.text
