@@ -1,17 +1,14 @@
 """Where events of live requests arrive: in order, bounded, and gone with the request."""
 
 import asyncio
-import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
 from rorqual_gateway.errors import HttpError
 
 MAX_EARLY = 256
-BURST_S = 1.0
-BURST_FACTOR = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,14 +39,11 @@ class Event:
 class EventSink:
     """Events of one request in the order of their seq, each once.
 
-    max_bytes: what may wait to be taken for longer than a moment, a burst may be much more; beyond
-    that `overflowed` is set. next_seq: the event awaited.
+    max_bytes: what may wait to be taken; more sets `overflowed`. next_seq: the event awaited.
     """
 
-    def __init__(self, max_bytes: int, clock_s: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, max_bytes: int) -> None:
         self.max_bytes = max_bytes
-        self._clock_s = clock_s
-        self._full_since_s: float | None = None
         self._ready: deque[Event] = deque()
         self._early: dict[int, Event] = {}
         self._num_bytes = 0
@@ -84,7 +78,6 @@ class EventSink:
         events = list(self._ready)
         self._ready.clear()
         self._num_bytes = 0
-        self._full_since_s = None
         return events
 
     def _push_out_of_turn(self, event: Event) -> None:
@@ -100,15 +93,6 @@ class EventSink:
         for item in event.data:
             self._num_bytes += len(item)
         if self._num_bytes > self.max_bytes and not event.done:
-            self._note_full()
-
-    def _note_full(self) -> None:
-        """The end of a long answer is repeated in several events at once: that is no slow client."""
-        now_s = self._clock_s()
-        if self._full_since_s is None:
-            self._full_since_s = now_s
-        is_slow = now_s - self._full_since_s > BURST_S
-        if is_slow or self._num_bytes > BURST_FACTOR * self.max_bytes:
             self.overflowed.set()
 
 
