@@ -27,6 +27,7 @@ from rorqual_recipe.model import ServedModel, load_served_model
 from rorqual_recipe.protocols import PROTOCOLS
 from rorqual_recipe.protocols.base import ParseLimits
 from rorqual_recipe.settings import RecipeSettings
+from rorqual_recipe.tokens.segments import segments_to_bytes
 
 from bench.recipe_bodies import MODEL_ID, Bodies, many_messages, one_message, session
 from bench.recipe_corpus import Corpus, train_tokenizer
@@ -84,7 +85,8 @@ class Ours:
         return self._adapter.parse(body, self._limits).conversation
 
     def render(self, conversation: Conversation) -> Sequence[int]:
-        return memoryview(self.model.encode(conversation).tobytes()).cast("i")
+        segments = self.model.encoding.render(conversation).segments
+        return memoryview(segments_to_bytes(segments, self.model.encoder)).cast("i")
 
     def num_cached_chars(self) -> int:
         """Characters that the cache has answered for since the start."""

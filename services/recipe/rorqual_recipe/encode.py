@@ -12,8 +12,7 @@ from rorqual_recipe.encodings.base import RenderedPrompt
 from rorqual_recipe.model import ServedModel
 from rorqual_recipe.problems import Problem, RequestRefused, context_too_long, model_not_found
 from rorqual_recipe.protocols.base import ParseLimits, ProtocolAdapter
-from rorqual_recipe.tokens.encoder import TokenIds
-from rorqual_recipe.tokens.segments import encode_segments
+from rorqual_recipe.tokens.segments import segments_to_bytes
 from rorqual_recipe.truncation import shortened
 
 TOKEN_BYTES = 4
@@ -93,12 +92,13 @@ def encode_request(
     parsed.warnings.extend(unenforced)
     prompts = _prompts(parsed, rendered, model)
     default = rendered.default_max_tokens or default_max_tokens
-    max_new_tokens = _max_new_tokens(parsed, max(map(len, prompts)), model, default)
+    longest = max(map(len, prompts)) // TOKEN_BYTES
+    max_new_tokens = _max_new_tokens(parsed, longest, model, default)
     return EncodedRequest(
         parsed=parsed,
-        prompt=_to_bytes(prompts[0]),
-        other_prompts=tuple(map(_to_bytes, prompts[1:])),
-        num_prompt_tokens=sum(map(len, prompts)),
+        prompt=prompts[0],
+        other_prompts=tuple(prompts[1:]),
+        num_prompt_tokens=sum(map(len, prompts)) // TOKEN_BYTES,
         sampling=_plan(parsed, model, max_new_tokens),
         constraint=constraint,
         rendered=rendered,
@@ -116,25 +116,21 @@ def _render(parsed: ParsedRequest, model: ServedModel) -> tuple[ParsedRequest, R
     return replace(parsed, sampling=sampling, warnings=all_warnings), rendered
 
 
-def _prompts(parsed: ParsedRequest, rendered: RenderedPrompt, model: ServedModel) -> list[TokenIds]:
+def _prompts(parsed: ParsedRequest, rendered: RenderedPrompt, model: ServedModel) -> list[bytes]:
     """Ids of every prompt. Raises: RequestRefused when there is none to continue."""
     if not parsed.raw_prompts:
-        return [encode_segments(rendered.segments, model.encoder)]
+        return [segments_to_bytes(rendered.segments, model.encoder)]
     prompts = [_raw_prompt(prompt, parsed, model) for prompt in parsed.raw_prompts]
-    if not all(map(len, prompts)):
+    if not all(prompts):
         raise RequestRefused([Problem(parsed.prompt_param, "must hold at least one token")])
     return prompts
 
 
-def _raw_prompt(prompt: RawPrompt, parsed: ParsedRequest, model: ServedModel) -> TokenIds:
+def _raw_prompt(prompt: RawPrompt, parsed: ParsedRequest, model: ServedModel) -> bytes:
     if not isinstance(prompt, str):
-        return np.array(prompt, dtype=np.int32)
+        return np.array(prompt, dtype="<i4").tobytes()
     segments = model.raw_text.segments(prompt, add_special_tokens=parsed.adds_special_tokens)
-    return encode_segments(segments, model.encoder)
-
-
-def _to_bytes(ids: TokenIds) -> bytes:
-    return ids.astype("<i4", copy=False).tobytes()
+    return segments_to_bytes(segments, model.encoder)
 
 
 def _max_new_tokens(

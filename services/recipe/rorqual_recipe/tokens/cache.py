@@ -7,9 +7,7 @@ from dataclasses import dataclass
 from threading import Lock
 from typing import NamedTuple
 
-from rorqual_recipe.tokens.encoder import TokenIds
-
-_ENTRY_BYTES = 300  # of Python and numpy, beside a text and its ids
+_ENTRY_BYTES = 300  # of Python, beside a text and its ids
 _SAMPLES_BYTES = 1500  # at most, of one long part
 _LONG_CHARS = 1024
 _SAMPLE_CHARS = 64
@@ -32,7 +30,7 @@ TextParts = tuple[str, ...]
 
 class _Entry(NamedTuple):
     text: TextParts
-    ids: TokenIds
+    ids: bytes
     num_bytes: int
 
 
@@ -56,28 +54,28 @@ class TokenCache:
         """Held now."""
         return self._num_bytes
 
-    def find(self, texts: Sequence[TextParts]) -> list[TokenIds | None]:
-        """Ids of each text, None where they aren't known. The arrays are shared: read only."""
+    def find(self, texts: Sequence[TextParts]) -> list[bytes | None]:
+        """Ids of each text as int32 bytes, None where they aren't known."""
         keys = list(map(_key, texts))
         with self._lock:
             found = [self._find(key, text) for key, text in zip(keys, texts, strict=True)]
             self._count(texts, found)
         return found
 
-    def keep(self, encoded: Mapping[TextParts, TokenIds]) -> None:
-        """Remember texts with their ids; of the ids, copies are kept."""
+    def keep(self, encoded: Mapping[TextParts, bytes]) -> None:
+        """Remember texts with their ids."""
         with self._lock:
             for text, ids in encoded.items():
                 self._keep(text, ids)
 
-    def _find(self, key: Hashable, text: TextParts) -> TokenIds | None:
+    def _find(self, key: Hashable, text: TextParts) -> bytes | None:
         entry = self._entries.get(key)
         if entry is None or entry.text != text:
             return None
         self._entries.move_to_end(key)
         return entry.ids
 
-    def _count(self, texts: Sequence[TextParts], found: Sequence[TokenIds | None]) -> None:
+    def _count(self, texts: Sequence[TextParts], found: Sequence[bytes | None]) -> None:
         for text, ids in zip(texts, found, strict=True):
             if ids is None:
                 self.counts.num_misses += 1
@@ -86,14 +84,14 @@ class TokenCache:
                 self.counts.num_hits += 1
                 self.counts.hit_chars += sum(map(len, text))
 
-    def _keep(self, text: TextParts, ids: TokenIds) -> None:
+    def _keep(self, text: TextParts, ids: bytes) -> None:
         num_bytes = _entry_bytes(text, ids)
         if num_bytes > self._max_bytes // _LARGEST_SHARE:
             return
         key = _key(text)
         replaced = self._entries.pop(key, None)
         self._num_bytes += num_bytes - (replaced.num_bytes if replaced else 0)
-        self._entries[key] = _Entry(text, _own_copy(ids), num_bytes)
+        self._entries[key] = _Entry(text, ids, num_bytes)
         while self._num_bytes > self._max_bytes:
             self._num_bytes -= self._entries.popitem(last=False)[1].num_bytes
 
@@ -110,14 +108,7 @@ def _samples(part: str) -> Hashable:
     return (size, *[part[place : place + _SAMPLE_CHARS] for place in places])
 
 
-def _own_copy(ids: TokenIds) -> TokenIds:
-    """Not a view, which would keep a whole batch's ids in memory."""
-    kept = ids.copy()
-    kept.flags.writeable = False
-    return kept
-
-
-def _entry_bytes(text: TextParts, ids: TokenIds) -> int:
+def _entry_bytes(text: TextParts, ids: bytes) -> int:
     num_long = sum(len(part) > _LONG_CHARS for part in text)
-    own = sum(map(sys.getsizeof, text)) + ids.nbytes
+    own = sum(map(sys.getsizeof, text)) + len(ids)
     return own + _ENTRY_BYTES + _SAMPLES_BYTES * num_long

@@ -29,7 +29,7 @@ class CuttingEncoder:
 
 
 class CachingEncoder:
-    """Encodes only what the cache does not know. The arrays it returns are shared: read only.
+    """Encodes only what the cache does not know. The arrays it returns are read only.
 
     rule: cuts texts longer than CACHED_CHARS, so that one that grows is found but for its end.
     """
@@ -40,30 +40,35 @@ class CachingEncoder:
 
     def encode(self, texts: Sequence[str]) -> list[TokenIds]:
         """See TextEncoder.encode."""
-        return self.encode_parts([(text,) for text in texts])
+        encoded = self.encode_parts([(text,) for text in texts])
+        return [np.frombuffer(ids, dtype="<i4") for ids in encoded]
 
-    def encode_parts(self, texts: Sequence[TextParts]) -> list[TokenIds]:
-        """Token ids of texts that come in parts; known ones are not even put together."""
+    def encode_parts(self, texts: Sequence[TextParts]) -> list[bytes]:
+        """Token ids, int32, of texts that come in parts; known ones are not even put together."""
         pieces = [self._pieces(parts) for parts in texts]
         if all(len(group) == 1 for group in pieces):
             return self._encode([piece for (piece,) in pieces])
         encoded = iter(self._encode([piece for group in pieces for piece in group]))
-        return [_joined(list(islice(encoded, len(group)))) for group in pieces]
+        return [b"".join(islice(encoded, len(group))) for group in pieces]
 
     def _pieces(self, parts: TextParts) -> list[TextParts]:
         if self._rule is None or sum(map(len, parts)) <= CACHED_CHARS:
             return [parts]
         return [(piece,) for piece in self._rule.pieces("".join(parts), CACHED_CHARS)]
 
-    def _encode(self, texts: Sequence[TextParts]) -> list[TokenIds]:
+    def _encode(self, texts: Sequence[TextParts]) -> list[bytes]:
         known = self._cache.find(texts)
         missing = list(dict.fromkeys(t for t, ids in zip(texts, known, strict=True) if ids is None))
         if not missing:
             return [ids for ids in known if ids is not None]
         encoded = self._encoder.encode(["".join(parts) for parts in missing])
-        fresh = dict(zip(missing, encoded, strict=True))
+        fresh = dict(zip(missing, map(_to_bytes, encoded), strict=True))
         self._cache.keep(fresh)
         return [fresh[text] if ids is None else ids for text, ids in zip(texts, known, strict=True)]
+
+
+def _to_bytes(ids: TokenIds) -> bytes:
+    return ids.astype("<i4", copy=False).tobytes()
 
 
 def _joined(parts: list[TokenIds]) -> TokenIds:

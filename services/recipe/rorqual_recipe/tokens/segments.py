@@ -1,4 +1,4 @@
-"""Rendered segments to one array of ids."""
+"""Rendered segments to token ids."""
 
 from collections.abc import Sequence
 
@@ -11,26 +11,17 @@ from rorqual_recipe.tokens.layers import CachingEncoder
 
 
 def encode_segments(segments: Sequence[Segment], encoder: CachingEncoder) -> TokenIds:
-    """Token ids of a prompt; a special id occurs exactly where a Special stands.
+    """Token ids of a prompt, read only; see segments_to_bytes."""
+    return np.frombuffer(segments_to_bytes(segments, encoder), dtype="<i4")
+
+
+def segments_to_bytes(segments: Sequence[Segment], encoder: CachingEncoder) -> bytes:
+    """Token ids of a prompt, int32 little endian; a special id occurs exactly where a Special stands.
 
     Texts with nothing between them are encoded as one; an Image is its one placeholder token.
     """
-    texts, num_before, special_ids = _runs(segments)
-    encoded = encoder.encode_parts(texts)
-    ends = np.cumsum([0, *map(len, encoded)])
-    ids = np.empty(ends[-1] + len(special_ids), dtype=np.int32)
-    for text_ids, start in zip(encoded, (ends[:-1] + num_before).tolist(), strict=True):
-        ids[start : start + len(text_ids)] = text_ids
-    order = np.arange(len(special_ids))
-    ids[order + ends[np.searchsorted(num_before, order, side="right")]] = special_ids
-    return ids
-
-
-def _runs(segments: Sequence[Segment]) -> tuple[list[TextParts], list[int], list[int]]:
-    """Texts between special tokens, how many of those stand before each text, and all of them."""
     texts: list[TextParts] = []
-    num_before: list[int] = []
-    special_ids: list[int] = []
+    pieces: list[bytes | None] = []  # None: the next of the texts
     run: list[str] = []
     for segment in segments:
         if isinstance(segment, Text):
@@ -38,10 +29,11 @@ def _runs(segments: Sequence[Segment]) -> tuple[list[TextParts], list[int], list
             continue
         if run:
             texts.append(tuple(run))
-            num_before.append(len(special_ids))
+            pieces.append(None)
             run = []
-        special_ids.append(segment.token_id)
+        pieces.append(segment.token_id.to_bytes(4, "little"))
     if run:
         texts.append(tuple(run))
-        num_before.append(len(special_ids))
-    return texts, num_before, special_ids
+        pieces.append(None)
+    encoded = iter(encoder.encode_parts(texts))
+    return b"".join([next(encoded) if piece is None else piece for piece in pieces])
