@@ -16,9 +16,10 @@ def encode_segments(segments: Sequence[Segment], encoder: CachingEncoder) -> Tok
 
 
 def segments_to_bytes(segments: Sequence[Segment], encoder: CachingEncoder) -> bytes:
-    """Token ids of a prompt, int32 little endian; a special id occurs exactly where a Special stands.
+    """Token ids of a prompt, int32 little endian.
 
-    Texts with nothing between them are encoded as one; an Image is its one placeholder token.
+    A special id occurs exactly where a Special stands; an Image is its one placeholder token. Texts
+    with nothing between them are encoded as one.
     """
     texts: list[TextParts] = []
     pieces: list[bytes | None] = []  # None: the next of the texts
