@@ -100,9 +100,9 @@ async def fleet(runtime_settings: RuntimeSettings, tmp_path: Path) -> AsyncItera
 
 def settled(response: Response) -> dict:
     """The response without what two requests never have in common."""
-    text = json.dumps(response.to_dict(), sort_keys=True)
-    for name in ("created_at", "completed_at"):
-        text = text.replace(f'"{name}": {getattr(response, name):g}', f'"{name}": 0')
+    times = ("created_at", "completed_at")
+    members = {name: part for name, part in response.to_dict().items() if name not in times}
+    text = json.dumps(members)
     for item in response.output:
         if getattr(item, "call_id", None):
             text = text.replace(item.call_id, "CALL")
@@ -190,6 +190,25 @@ async def test_a_streamed_response_can_be_continued_at_once(fleet: Fleet) -> Non
         events = await fleet.stream()
         again = await fleet.create(previous_response_id=events[-1].response.id)
         assert again.output_text == "Blue."
+
+
+async def test_any_instance_continues_what_another_has_begun(
+    fleet: Fleet, runtime_settings: RuntimeSettings, tmp_path: Path
+) -> None:
+    fleet.say("Hm.</think>Blue.")
+    asked = {"include": ["reasoning.encrypted_content"]}
+    async with running_recipe(
+        runtime_settings, tmp_path / "model", redis_url=fleet.redis.url
+    ) as second:
+        response = await fleet.create(**asked)
+        for _ in range(12):
+            thought = response.output[0].to_dict()
+            del thought["content"]
+            sealed = [thought, {"role": "user", "content": "go"}]
+            response = await fleet.create(**asked, input=sealed, previous_response_id=response.id)
+            assert response.output_text == "Blue."
+        served = {generation.reply.recipe_id for generation in fleet.backend.submitted}
+        assert served == {fleet.recipe.ctx.instance_id, second.ctx.instance_id}
 
 
 async def test_an_answer_cut_by_length_is_incomplete(fleet: Fleet) -> None:
