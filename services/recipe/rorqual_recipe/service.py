@@ -8,7 +8,7 @@ from typing import Any
 from rorqual_runtime import subjects
 from rorqual_runtime.bus import MessageContext
 from rorqual_runtime.cancelled import CancelledIds
-from rorqual_runtime.errors import Cancelled, NotFound, ServingError, Unavailable
+from rorqual_runtime.errors import Cancelled, Internal, NotFound, ServingError, Unavailable
 from rorqual_runtime.logs import get_logger
 from rorqual_runtime.payload import get_payload
 from rorqual_runtime.service import ServiceContext
@@ -36,7 +36,7 @@ from rorqual_recipe.protocols.direct import DirectProtocol
 from rorqual_recipe.publishing import EventPublisher, Outbox
 from rorqual_recipe.recovery import Recovery
 from rorqual_recipe.settings import RecipeSettings
-from rorqual_recipe.streams import Events, RequestStream, StreamTable
+from rorqual_recipe.streams import Absorbed, Events, RequestStream, StreamTable
 
 log = get_logger(__name__)
 
@@ -205,14 +205,9 @@ class RecipeService:
         index = wire_delta.choice_index
         if index >= len(stream.choices) or stream.choices[index].is_finished:
             return
-        try:
-            delta = convert.delta_from_wire(wire_delta)
-            absorbed = stream.absorb(delta, decode_id, incarnation, self._ctx.clock.monotonic_s())
-        except TooManyEarly:
-            self._fail_into(stream, Unavailable("tokens were lost on the way"), outbox)
-            return
-        except ServingError as err:
-            self._fail_into(stream, err, outbox)
+        absorbed = self._read(stream, wire_delta, decode_id, incarnation)
+        if isinstance(absorbed, ServingError):
+            self._fail_into(stream, absorbed, outbox)
             return
         self._hand_out(stream, absorbed.events, outbox)
         if absorbed.has_gap:
@@ -223,6 +218,21 @@ class RecipeService:
             )
         if stream.is_finished:
             self._end(stream)
+
+    def _read(
+        self, stream: RequestStream, wire_delta: Any, decode_id: str, incarnation: int
+    ) -> Absorbed | ServingError:
+        """What a delta became, or why its request fails; the other streams go on either way."""
+        now_s = self._ctx.clock.monotonic_s()
+        try:
+            return stream.absorb(convert.delta_from_wire(wire_delta), decode_id, incarnation, now_s)
+        except TooManyEarly:
+            return Unavailable("tokens were lost on the way")
+        except ServingError as err:
+            return err
+        except Exception:
+            log.exception("an answer can't be read", extra={"request_id": stream.request_id})
+            return Internal()
 
     def _hand_out(self, stream: RequestStream, events: Sequence[Events], outbox: Outbox) -> None:
         """Send events; the last one waits for what has to be done before it."""

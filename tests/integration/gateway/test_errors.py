@@ -9,6 +9,7 @@ import time
 import httpx
 import openai
 import pytest
+from rorqual_recipe.output.answer import AnswerReader
 from rorqual_runtime.errors import NoCapacity, Unavailable
 
 from tests.integration.gateway.conftest import never
@@ -234,3 +235,25 @@ async def test_a_draining_gateway_finishes_streams_and_refuses_new_ones(start_fl
         assert (await client.get("/live")).status_code == 200
     assert (await running).choices[0].message.content == "Hello, world! How are you today?"
     await asyncio.wait_for(drain, 2)
+
+
+async def test_our_own_bug_in_one_answer_ends_that_answer_only(start_fleet, monkeypatch) -> None:
+    fleet = await start_fleet()
+    good = AnswerReader.feed
+
+    def feed(self, token_ids, logprobs=()):
+        if token_ids[0] == bad:
+            raise KeyError("a bug")
+        return good(self, token_ids, logprobs)
+
+    bad = fleet.tokens("!")[0]
+    monkeypatch.setattr(AnswerReader, "feed", feed)
+    fleet.say("Hello", pause_s=0.05)
+    fine = asyncio.create_task(ask(fleet))
+    await asyncio.sleep(0.1)
+    fleet.say("!")
+    with pytest.raises(openai.InternalServerError) as caught:
+        await ask(fleet)
+    assert "a bug" not in caught.value.message
+    assert (await fine).choices[0].message.content == "Hello"
+    assert fleet.recipe.service.num_active == 0

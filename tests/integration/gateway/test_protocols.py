@@ -10,6 +10,7 @@ import httpx
 import openai
 import pytest
 from anthropic import AsyncAnthropic
+from pydantic import BaseModel
 from rorqual_runtime.settings import RuntimeSettings
 
 from tests.integration.gateway.conftest import never
@@ -202,3 +203,32 @@ async def test_tool_calls_through_the_real_client(start_fleet) -> None:
     with pytest.raises(openai.BadRequestError) as caught:
         await fleet.client.chat.completions.create(model=MODEL_ID, messages=history[:2])
     assert caught.value.param == "messages[1].tool_calls[0].id"
+
+
+async def test_the_clients_own_stream_reader_puts_answers_together(start_fleet) -> None:
+    fleet = await start_fleet()
+    call = 'Well\n<tool_call>\n{"name": "f", "arguments": {"a": [1, 2]}}\n</tool_call>'
+    fleet.say(call, per_delta=2, logprobs=True)
+    options = {"stream_options": {"include_usage": True}, "logprobs": True}
+    async with fleet.client.chat.completions.stream(**CHAT, tools=[TOOL], **options) as stream:
+        kinds = [event.type async for event in stream]
+        final = await stream.get_final_completion()
+    assert {"chunk", "content.delta", "tool_calls.function.arguments.done"} <= set(kinds)
+    message = final.choices[0].message
+    assert message.content.strip() == "Well"
+    assert json.loads(message.tool_calls[0].function.arguments) == {"a": [1, 2]}
+    assert final.choices[0].finish_reason == "tool_calls"
+    assert final.usage.completion_tokens == len(fleet.tokens(call))
+    assert final.choices[0].logprobs.content
+
+
+async def test_the_clients_own_parser_reads_shaped_answers(start_fleet) -> None:
+    class Person(BaseModel):
+        name: str
+        age: int
+
+    fleet = await start_fleet()
+    fleet.say('{"name": "Ada", "age": 36}')
+    answer = await fleet.client.chat.completions.parse(**CHAT, response_format=Person)
+    assert answer.choices[0].message.parsed == Person(name="Ada", age=36)
+    assert fleet.backend.submitted[0].constraint.source
