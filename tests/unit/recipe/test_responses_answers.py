@@ -161,6 +161,40 @@ def test_any_split_gives_the_same_stream(cuts: list[int]) -> None:
     assert streamed(batches, tools=TOOLS) == streamed([FULL], tools=TOOLS)
 
 
+@st.composite
+def answers(draw) -> list[AnswerEvent]:
+    """Reasoning, words and calls in any order, as broken models make them."""
+    events: list[AnswerEvent] = []
+    num_calls = 0
+    for kind in draw(st.lists(st.sampled_from("rtfc"), max_size=8)):
+        text = draw(st.text(max_size=5))
+        if kind == "r":
+            events.append(ReasoningDelta(text))
+        elif kind == "t":
+            events.append(ContentDelta(text))
+        else:
+            name = "f" if kind == "f" else "calc"
+            events += call(num_calls, name, text, is_custom=kind == "c")
+            num_calls += 1
+    return [*events, AnswerFinished(FinishReason.STOP)]
+
+
+@settings(max_examples=60, deadline=None)
+@given(answers())
+def test_every_answer_can_be_sent_back(events) -> None:
+    output = whole(events, tools=TOOLS)["output"]
+    calls = [item for item in output if item["type"].endswith("_call")]
+    results = [
+        {"type": f"{item['type']}_output", "call_id": item["call_id"], "output": "done"}
+        for item in calls
+    ]
+    parsed = parse(tools=TOOLS, input=[*output, *results, {"role": "user", "content": "go"}])
+    made = [made for m in parsed.conversation.messages for made in m.tool_calls]
+    assert [c.arguments for c in made] == [
+        item.get("arguments", item.get("input")) for item in calls
+    ]
+
+
 @pytest.mark.parametrize(
     ("reason", "told_reason"),
     [(FinishReason.LENGTH, "max_output_tokens"), (FinishReason.CONTENT_FILTER, "content_filter")],

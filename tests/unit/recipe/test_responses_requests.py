@@ -234,6 +234,30 @@ def test_found_tools_are_declared_where_they_were_found() -> None:
     assert (known.namespace, known.deferred) == ("ns", True)
 
 
+def test_tools_can_be_added_in_mid_conversation() -> None:
+    added = {"type": "additional_tools", "role": "developer", "tools": [FUNCTION]}
+    parsed = parse(input=[user("q"), added, user("go")])
+    _, declared, _ = parsed.conversation.messages
+    assert [tool.name for tool in declared.declared_tools] == ["f"]
+    assert [tool.deferred for tool in parsed.conversation.tools] == [True]
+
+
+def test_reasoning_after_words_begins_a_turn_of_its_own() -> None:
+    thought = {"type": "reasoning", "content": [{"type": "reasoning_text", "text": "R"}]}
+    said_first = {"role": "assistant", "content": "A"}
+    first, second = parse(input=[said_first, thought]).conversation.messages
+    assert (said(first), first.reasoning) == (["A"], None)
+    assert (said(second), second.reasoning) == ([], "R")
+
+
+def test_a_tools_result_can_hold_images() -> None:
+    image = {"type": "input_image", "image_url": PNG}
+    _, result = parse(input=[CALL, {**OUTPUT, "output": [image]}]).conversation.messages
+    assert isinstance(result.parts[0], ImagePart)
+    error = refusal(input=[{"role": "assistant", "content": [image]}])
+    assert error["param"] == "input[0].content[0]"
+
+
 def test_instructions_are_the_first_system_message() -> None:
     parsed = parse(input=[{"role": "developer", "content": "D"}, user("q")], instructions="I")
     roles = [message.role for message in parsed.conversation.messages]
