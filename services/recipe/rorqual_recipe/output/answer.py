@@ -10,6 +10,7 @@ from rorqual_recipe.output.call_log import CallLog
 from rorqual_recipe.output.calls import call_format
 from rorqual_recipe.output.content import ContentPipe
 from rorqual_recipe.output.detokeniser import Detokeniser
+from rorqual_recipe.output.event_buffer import EventBuffer
 from rorqual_recipe.output.events import (
     AnswerEvent,
     AnswerFinished,
@@ -17,18 +18,10 @@ from rorqual_recipe.output.events import (
     FinishReason,
     ReasoningDelta,
     TokenLogprob,
-    ToolArgumentsDelta,
 )
-from rorqual_recipe.output.marks import (
-    REASONING_CLOSE,
-    REASONING_OPEN,
-    TOOL_MARK,
-    MarkFinder,
-    Marks,
-    without_surrogates,
-)
+from rorqual_recipe.output.marks import MarkFinder, Marks, without_surrogates
 from rorqual_recipe.output.plain_tokens import NO_PLAIN_TOKENS, PlainTokens, plain_tokens
-from rorqual_recipe.output.plan import AnswerPlan
+from rorqual_recipe.output.plan import AnswerPlan, mark_spellings
 from rorqual_recipe.output.stages import Kind, Stages
 from rorqual_recipe.output.token_queue import QueuedToken, TokenQueue
 from rorqual_recipe.tokens.vocabulary import Vocabulary
@@ -47,17 +40,17 @@ class AnswerReader:
         self._vocabulary = vocabulary
         self._plan = plan
         self._detokeniser = Detokeniser(vocabulary)
-        self._out: list[AnswerEvent] = []
+        self._out = EventBuffer()
         self._tokens = TokenQueue()
         self._num_chars = 0
-        self._marks = _marks(plan, vocabulary)
+        self._marks = Marks(mark_spellings(plan), vocabulary)
         self._finder = MarkFinder(self._marks.in_text)
         self._text_finder = MarkFinder(self._marks.all)
         self._calls = CallLog(
             tools=plan.tools,
             id_seed=plan.call_id_seed,
             spell=self._marks.spell,
-            emit=self._emit,
+            emit=self._out.add,
             on_text=lambda text: self._stages.say_of_calls(text),
         )
         make_format = call_format(plan.tool_format)
@@ -73,6 +66,8 @@ class AnswerReader:
             self._stages.open_calls()
         self._plain: PlainTokens = NO_PLAIN_TOKENS
         self._tables: dict[Kind, PlainTokens] = {}
+        self._breaks = ""
+        self._num_break_tokens = 0
         self.num_tokens = 0
         self.num_reasoning_tokens = 0
         self.finish_reason: FinishReason | None = None
@@ -88,14 +83,11 @@ class AnswerReader:
         """The next tokens, in order. Tokens after the end are ignored."""
         if self.finish_reason is not None:
             return []
-        if self._plain:
-            try:
-                events = list(map(self._plain.__getitem__, token_ids))
-            except KeyError:
-                pass
-            else:
+        if self._plain and not self._breaks:
+            events = list(map(self._plain.get, token_ids))
+            if all(events):
                 self._count_plain(len(events))
-                return events
+                return events  # type: ignore[return-value]
         return self._feed_each(token_ids, logprobs if self._plan.logprobs else ())
 
     def feed_text(self, text: str, num_tokens: int) -> list[AnswerEvent]:
@@ -103,18 +95,20 @@ class AnswerReader:
         if self.finish_reason is not None:
             return []
         self.num_tokens += num_tokens
+        self._flush_breaks()
         self._plain = NO_PLAIN_TOKENS
         for _ in range(num_tokens):
             self._tokens.add(self._num_chars + len(self._text_finder.held), None)
         self._take(self._text_finder.feed(without_surrogates(text)))
         self._end_on_stop()
-        return self._drain()
+        return self._out.take()
 
     def finish(self, reason: FinishReason) -> list[AnswerEvent]:
         """The end as decode tells it; nothing when a stop string was there before."""
         if self.finish_reason is not None:
             return []
         is_cut = reason in _CUT
+        self._flush_breaks()
         rest = self._finder.feed(self._detokeniser.finish()) + self._finder.finish()
         if not (is_cut and self._stages.is_in_calls):
             self._take(rest + self._text_finder.finish())
@@ -122,27 +116,63 @@ class AnswerReader:
             self._stages.finish(is_cut=is_cut)
             self._content.finish(is_cut=is_cut)
         self._end(FinishReason.STOP if self.hit_stop else reason)
-        return self._drain()
+        return self._out.take()
 
     def _feed_each(
         self, token_ids: Sequence[int], logprobs: Sequence[TokenLogprob]
     ) -> list[AnswerEvent]:
         self._take(self._text_finder.finish())
-        events: list[AnswerEvent] = self._drain()
+        events = self._out.take()
         for index, token_id in enumerate(token_ids):
             event = self._plain.get(token_id)
-            if event is not None:
+            if event is not None and not self._breaks:
                 events.append(event)
                 self._count_plain(1)
-                continue
-            self._feed_token(token_id, logprobs[index] if index < len(logprobs) else None)
-            events += self._drain()
-            if self.finish_reason is not None:
-                break
+            elif not (self._plain and self._feed_plain(token_id, events)):
+                self._feed_token(token_id, logprobs[index] if index < len(logprobs) else None)
+                events += self._out.take()
+                if self.finish_reason is not None:
+                    break
         return events
+
+    def _feed_plain(self, token_id: int, events: list[AnswerEvent]) -> bool:
+        """Take a token that is plain text, but for line breaks at its end; False when it isn't.
+
+        Such breaks wait here instead of in the stages, until something follows.
+        """
+        split = self._plain.split(token_id)
+        if split is None:
+            return False
+        text, breaks = split
+        if text:
+            events.append(self._plain.make(self._breaks + text))
+            self._count_plain(1)
+            if self._num_break_tokens:
+                self._count_released_breaks()
+            self._breaks = breaks
+        else:
+            self._breaks += breaks
+            self._num_break_tokens += 1
+            self.num_tokens += 1
+        return True
+
+    def _count_released_breaks(self) -> None:
+        if self._stages.kind is Kind.REASONING:
+            self.num_reasoning_tokens += self._num_break_tokens
+        self._num_break_tokens = 0
+
+    def _flush_breaks(self) -> None:
+        """Line breaks that waited here go where a mark may follow them."""
+        if self._breaks:
+            for _ in range(self._num_break_tokens):
+                self._tokens.add(self._num_chars, None)
+            self._num_break_tokens = 0
+            breaks, self._breaks = self._breaks, ""
+            self._take(breaks)
 
     def _feed_token(self, token_id: int, logprob: TokenLogprob | None) -> None:
         self.num_tokens += 1
+        self._flush_breaks()
         mark = self._marks.by_id.get(token_id)
         text = self._detokeniser.feed(token_id) if mark is None else self._detokeniser.flush()
         if mark is not None or token_id not in self._vocabulary.special:
@@ -177,11 +207,12 @@ class AnswerReader:
         return table
 
     def _plain_of(self, kind: Kind) -> PlainTokens:
-        chars = self._stages.significant_chars | self._finder.first_chars
-        if kind is Kind.REASONING:
-            return plain_tokens(self._vocabulary, chars, self._marks.by_id, ReasoningDelta)
-        chars |= frozenset(stop[0] for stop in self._plan.stops if stop)
-        return plain_tokens(self._vocabulary, chars, self._marks.by_id, ContentDelta)
+        chars = self._finder.first_chars
+        if kind is Kind.CONTENT:
+            chars |= frozenset(stop[0] for stop in self._plan.stops if stop)
+        make = ReasoningDelta if kind is Kind.REASONING else ContentDelta
+        endings = self._stages.held_endings
+        return plain_tokens(self._vocabulary, self._marks.by_id, chars, endings, make)
 
     def _count_plain(self, num_tokens: int) -> None:
         self.num_tokens += num_tokens
@@ -195,28 +226,10 @@ class AnswerReader:
             return
         self.num_reasoning_tokens += len(tokens)
         logprobs = tuple(token.logprob for token in tokens if token.logprob is not None)
-        self._emit(ReasoningDelta(spelled, logprobs))
+        self._out.add(ReasoningDelta(spelled, logprobs))
 
     def _say(self, text: str, logprobs: tuple[TokenLogprob, ...]) -> None:
-        self._emit(ContentDelta(text, logprobs))
-
-    def _emit(self, event: AnswerEvent) -> None:
-        """One more event of this token; neighbours of one kind become one."""
-        last = self._out[-1] if self._out else None
-        if isinstance(event, ContentDelta) and isinstance(last, ContentDelta):
-            event = ContentDelta(last.text + event.text, last.logprobs + event.logprobs)
-        elif isinstance(event, ReasoningDelta) and isinstance(last, ReasoningDelta):
-            event = ReasoningDelta(last.text + event.text, last.logprobs + event.logprobs)
-        elif isinstance(event, ToolArgumentsDelta) and isinstance(last, ToolArgumentsDelta):
-            event = ToolArgumentsDelta(event.index, last.text + event.text)
-        else:
-            self._out.append(event)
-            return
-        self._out[-1] = event
-
-    def _drain(self) -> list[AnswerEvent]:
-        events, self._out = self._out, []
-        return events
+        self._out.add(ContentDelta(text, logprobs))
 
     def _end_on_stop(self) -> None:
         if self._content.hit is not None and self.finish_reason is None:
@@ -227,17 +240,4 @@ class AnswerReader:
             reason = FinishReason.TOOL_CALLS
         self.finish_reason = reason
         self._plain = NO_PLAIN_TOKENS
-        self._emit(AnswerFinished(reason, self._content.hit))
-
-
-def _marks(plan: AnswerPlan, vocabulary: Vocabulary) -> Marks:
-    """Every mark that means something in this answer."""
-    spellings: dict[str, str] = {}
-    if plan.reasoning_marks is not None:
-        spellings[REASONING_OPEN], spellings[REASONING_CLOSE] = plan.reasoning_marks
-    format_ = call_format(plan.tool_format)
-    if format_ is not None:
-        spellings |= format_.marks
-        if plan.tool_format.startswith("dsml"):
-            spellings[TOOL_MARK] = plan.dsml_mark
-    return Marks(spellings, vocabulary)
+        self._out.add(AnswerFinished(reason, self._content.hit))

@@ -3,55 +3,74 @@
 This is what makes one token of an ordinary answer cost one look-up.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Final
 
-from rorqual_recipe.output.events import AnswerEvent, ContentDelta, ReasoningDelta
+from rorqual_recipe.output.events import ContentDelta, ReasoningDelta
 from rorqual_recipe.tokens.vocabulary import Vocabulary
 
 MAX_TABLES: Final = 64
 
+TextDelta = ContentDelta | ReasoningDelta
 
-class PlainTokens(dict[int, AnswerEvent]):
-    """The event of each plain token, filled as tokens come by; others raise KeyError.
 
-    Plain: whole characters, none of which may begin something that is more than text.
+class PlainTokens(dict[int, TextDelta]):
+    """The event of each plain token that has come by.
+
+    Plain: whole characters, none of them among `significant`, and not ending in one of `endings`,
+    so that nothing begins in it that is more than text. make: the event of a text.
     """
 
     def __init__(
         self,
         vocabulary: Vocabulary,
-        significant_chars: frozenset[str],
-        mark_ids: Mapping[int, str],
-        kind: type[ContentDelta] | type[ReasoningDelta],
+        mark_ids: frozenset[int],
+        significant: frozenset[str],
+        endings: str,
+        make: Callable[[str], TextDelta],
     ) -> None:
         super().__init__()
         self._vocabulary = vocabulary
-        self._significant_chars = significant_chars
-        self._mark_ids = frozenset(mark_ids)
-        self._kind = kind
-
-    def __missing__(self, token_id: int) -> AnswerEvent:
-        if token_id not in self._mark_ids:
-            try:
-                text = self._vocabulary.bytes_of(token_id).decode()
-            except UnicodeDecodeError:
-                text = ""
-            if text and self._significant_chars.isdisjoint(text):
-                event = self[token_id] = self._kind(text)
-                return event
-        raise KeyError(token_id)
+        self._mark_ids = mark_ids
+        self._significant = significant
+        self._endings = endings
+        self._splits: dict[int, tuple[str, str] | None] = {}
+        self.make = make
 
     def __bool__(self) -> bool:
         return True
+
+    def split(self, token_id: int) -> tuple[str, str] | None:
+        """(text, line breaks behind it that have to wait); None when there is more to the token."""
+        try:
+            return self._splits[token_id]
+        except KeyError:
+            found = self._splits[token_id] = self._look(token_id)
+            return found
+
+    def _look(self, token_id: int) -> tuple[str, str] | None:
+        text = self._text_of(token_id)
+        body = text.rstrip("\n") if "\n" in self._endings else text
+        if not text or (body and body[-1] in self._endings):
+            return None
+        if body == text:
+            self[token_id] = self.make(text)
+        return body, text[len(body) :]
+
+    def _text_of(self, token_id: int) -> str:
+        """The token's text; "" when there is more to it."""
+        if token_id in self._mark_ids:
+            return ""
+        try:
+            text = self._vocabulary.bytes_of(token_id).decode()
+        except UnicodeDecodeError:
+            return ""
+        return text if self._significant.isdisjoint(text) else ""
 
 
 class _NoPlainTokens(PlainTokens):
     def __init__(self) -> None:
         dict.__init__(self)
-
-    def __missing__(self, token_id: int) -> AnswerEvent:
-        raise KeyError(token_id)
 
     def __bool__(self) -> bool:
         return False
@@ -62,16 +81,18 @@ NO_PLAIN_TOKENS: Final[PlainTokens] = _NoPlainTokens()
 
 def plain_tokens(
     vocabulary: Vocabulary,
-    significant_chars: frozenset[str],
     mark_ids: Mapping[int, str],
-    kind: type[ContentDelta] | type[ReasoningDelta],
+    significant: frozenset[str],
+    endings: str,
+    make: type[ContentDelta] | type[ReasoningDelta],
 ) -> PlainTokens:
     """The table for these circumstances; a bounded number of them is kept."""
-    key = (significant_chars, frozenset(mark_ids), kind)
+    marks = frozenset(mark_ids)
+    key = (marks, significant, endings, make)
     tables = vocabulary.tables
     table = tables.get(key)
     if table is None:
         if len(tables) >= MAX_TABLES:
             tables.clear()
-        table = tables[key] = PlainTokens(vocabulary, significant_chars, mark_ids, kind)
+        table = tables[key] = PlainTokens(vocabulary, marks, significant, endings, make)
     return table  # type: ignore[no-any-return]

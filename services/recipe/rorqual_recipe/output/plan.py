@@ -11,6 +11,8 @@ from rorqual_recipe.encodings.base import (
     AnswerStage,
     RenderedPrompt,
 )
+from rorqual_recipe.output.calls import call_format
+from rorqual_recipe.output.marks import REASONING_CLOSE, REASONING_OPEN, TOOL_MARK
 
 _ALPHABET = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 _CALL_ID_CHARS = 24
@@ -37,6 +39,19 @@ class AnswerPlan:
     json_mode: bool = False
     logprobs: bool = False
     call_id_seed: str = ""
+
+
+def mark_spellings(plan: AnswerPlan) -> dict[str, str]:
+    """Spelling of every mark that means something in this answer."""
+    spellings: dict[str, str] = {}
+    if plan.reasoning_marks is not None:
+        spellings[REASONING_OPEN], spellings[REASONING_CLOSE] = plan.reasoning_marks
+    tool_format = call_format(plan.tool_format)
+    if tool_format is not None:
+        spellings |= tool_format.marks
+        if plan.tool_format.startswith("dsml"):
+            spellings[TOOL_MARK] = plan.dsml_mark
+    return spellings
 
 
 def plan_answer(

@@ -67,11 +67,11 @@ class Stages:
         return not (self._text or self._num_breaks or has_state)
 
     @property
-    def significant_chars(self) -> frozenset[str]:
-        """Characters that are more than plain text in this stage."""
-        if self._kind is Kind.REASONING or self._opening:
-            return frozenset("\n" + self._opening[:1])
-        return frozenset()
+    def held_endings(self) -> str:
+        """Characters that are held back when a text ends in them, since a mark may follow."""
+        if self._kind is Kind.CONTENT and not self._opening:
+            return ""
+        return "\n" + (self._opening[0] if len(self._opening) > 1 else "")
 
     def open_calls(self) -> None:
         """The prompt ends inside tool calls."""
