@@ -146,6 +146,13 @@ def test_errors_and_warnings_stay_short_however_much_is_wrong() -> None:
     assert 1 <= len(json.dumps(warnings)) < 10_000
 
 
+def test_how_much_is_read_of_one_body_is_bounded() -> None:
+    assert refused_params(messages=HELLO * 16_385) == ["messages"]
+    text = {"type": "text", "text": "a"}
+    assert refused_params(messages=[user(*[text] * 65_537)]) == ["messages[0].content"]
+    assert len(refused_params(messages=[1] * 9000)) < 200
+
+
 @pytest.mark.parametrize("body", [b"", b"{", b"[]", b"\xff", b'{"model": NaN}', b"[" * 5000])
 def test_a_body_that_is_no_json_object_is_a_400(body: bytes) -> None:
     with pytest.raises(RequestRefused):

@@ -22,6 +22,7 @@ from rorqual_recipe.protocols.messages.blocks import (
 from rorqual_recipe.protocols.notes import Notes
 
 MAX_URL_CHARS = 8192
+MAX_BLOCKS = 65_536
 _UNBROKEN_CHARS = 64  # lines of base64 are longer; reading_weight looks at the first ones
 TEXT_ONLY = ("text",)
 DOCUMENT_CONTENT = ("text", "image")
@@ -45,6 +46,7 @@ class PartReader:
         self._limits = limits
         self._model = model
         self._documents = DocumentReader()
+        self._blocks_left = MAX_BLOCKS
 
     def blocks(
         self, path: str, content: str | Sequence[Any] | None, allowed: Sequence[str]
@@ -54,6 +56,10 @@ class PartReader:
             return []
         if isinstance(content, str):
             return [(path, TextBlock(type="text", text=content))]
+        self._blocks_left -= len(content)
+        if self._blocks_left < 0:
+            self.notes.problem(path, f"at most {MAX_BLOCKS} blocks in one request")
+            return []
         found = ((f"{path}[{index}]", raw) for index, raw in enumerate(content))
         blocks = ((place, self._block(place, raw, allowed)) for place, raw in found)
         return [(place, block) for place, block in blocks if block is not None]

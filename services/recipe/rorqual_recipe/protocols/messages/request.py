@@ -18,7 +18,11 @@ from rorqual_recipe.protocols.base import ParseLimits
 from rorqual_recipe.protocols.json_schema import schema_problems
 from rorqual_recipe.protocols.json_spelling import SpelledValues
 from rorqual_recipe.protocols.messages.parts import PartReader
-from rorqual_recipe.protocols.messages.schema import CountTokensRequest, MessagesRequest
+from rorqual_recipe.protocols.messages.schema import (
+    MAX_MESSAGES,
+    CountTokensRequest,
+    MessagesRequest,
+)
 from rorqual_recipe.protocols.messages.thinking_signature import ThinkingSigner
 from rorqual_recipe.protocols.messages.tools import ToolReader
 from rorqual_recipe.protocols.messages.turns import TurnReader
@@ -92,6 +96,8 @@ def _conversation(
     reader = PartReader(notes, limits, clip(model, 64) if isinstance(model, str) else "")
     tool_reader = ToolReader(notes, drop_server_tools=limits.drop_server_tools)
     raw_messages = _list(value.get("messages"))
+    if len(raw_messages) > MAX_MESSAGES:  # one problem is enough for them
+        raw_messages = []
     tools = tool_reader.tools(_list(value.get("tools")))
     spellings = _spellings(body) if _holds_calls(raw_messages) else {}
     turns = TurnReader(reader, tools, spellings, ThinkingSigner(limits.signing_key))

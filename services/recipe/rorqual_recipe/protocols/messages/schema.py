@@ -11,6 +11,7 @@ from pydantic_core import PydanticCustomError
 
 _OPEN = ConfigDict(extra="allow", strict=True)
 _MAX_STOPS = 16
+MAX_MESSAGES = 16_384
 
 
 def _text_or_blocks(value: Any) -> Any:
@@ -28,7 +29,7 @@ class CountTokensRequest(BaseModel):
     model_config = _OPEN
 
     model: str
-    messages: list[Any] = Field(min_length=1)
+    messages: list[Any] = Field(min_length=1, max_length=MAX_MESSAGES)
     system: TextOrBlocks | None = None
     tools: list[Any] | None = None
     tool_choice: "ToolChoiceBody | None" = None

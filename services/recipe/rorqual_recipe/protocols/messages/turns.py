@@ -33,6 +33,8 @@ _USER_CONTENT = ("text", "image", "document", "search_result", "tool_result")
 _ASSISTANT_CONTENT = ("text", "thinking", "redacted_thinking", "tool_use")
 _SYSTEM_CONTENT = ("text", "image", "tool_addition")
 
+ENOUGH_PROBLEMS = 100
+
 Spellings = Mapping[str, str]
 
 
@@ -68,6 +70,8 @@ class TurnReader:
         turns: list[Message] = []
         for index, raw in enumerate(messages):
             turns += self._turns_of(f"messages[{index}]", raw)
+            if len(self._notes.problems) > ENOUGH_PROBLEMS:
+                break
         self._refuse_open_calls()
         return _with_prefix(turns)
 
