@@ -9,7 +9,8 @@ from rorqual_runtime.service import ServiceContext
 
 from rorqual_recipe.convert import ResendReply, ResendRequest
 from rorqual_recipe.settings import RecipeSettings
-from rorqual_recipe.streams import RequestStream, StreamTable
+from rorqual_recipe.stream_table import StreamTable
+from rorqual_recipe.streams import RequestStream
 
 RETRY_PAUSE_S = 0.1
 

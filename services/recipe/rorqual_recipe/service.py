@@ -36,7 +36,8 @@ from rorqual_recipe.protocols.direct import DirectProtocol
 from rorqual_recipe.publishing import EventPublisher, Outbox
 from rorqual_recipe.recovery import Recovery
 from rorqual_recipe.settings import RecipeSettings
-from rorqual_recipe.streams import Absorbed, Events, RequestStream, StreamTable
+from rorqual_recipe.stream_table import StreamTable
+from rorqual_recipe.streams import Absorbed, Events, RequestStream
 
 log = get_logger(__name__)
 

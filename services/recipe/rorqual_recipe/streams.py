@@ -1,7 +1,7 @@
 """State of every request between encode and its last event."""
 
 import math
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -108,12 +108,13 @@ class RequestStream:
         self._num_prompt_tokens = num_prompt_tokens
         self._num_cached_tokens = 0
         self._next_event_seq = 0
+        self._last_usage: TokenUsage | None = None
         self._next_count_s = -math.inf
 
     @property
     def is_finished(self) -> bool:
         """True once every choice has ended."""
-        return all(choice.is_finished for choice in self.choices)
+        return None not in [choice.reader.finish_reason for choice in self.choices]
 
     @property
     def usage(self) -> TokenUsage:
@@ -122,9 +123,16 @@ class RequestStream:
         for choice in self.choices:
             num_tokens += choice.reader.num_tokens
             num_reasoning_tokens += choice.reader.num_reasoning_tokens
-        return TokenUsage(
-            self._num_prompt_tokens, self._num_cached_tokens, num_tokens, num_reasoning_tokens
-        )
+        last = self._last_usage
+        if last is None or (
+            last.completion_tokens != num_tokens
+            or last.reasoning_tokens != num_reasoning_tokens
+            or last.cached_tokens != self._num_cached_tokens
+        ):
+            last = self._last_usage = TokenUsage(
+                self._num_prompt_tokens, self._num_cached_tokens, num_tokens, num_reasoning_tokens
+            )
+        return last
 
     def absorb(self, delta: Delta, decode_id: str, incarnation: int, now_s: float) -> Absorbed:
         """Take one delta: in order, once, or kept until what precedes it is here.
@@ -167,12 +175,11 @@ class RequestStream:
     def _append(self, choice: Choice, delta: Delta) -> list[bytes]:
         skip = choice.order.next_seq - delta.seq
         choice.order.next_seq = delta.seq + len(delta.token_ids)
-        self._num_cached_tokens = max(self._num_cached_tokens, delta.num_cached_tokens)
+        if delta.num_cached_tokens > self._num_cached_tokens:
+            self._num_cached_tokens = delta.num_cached_tokens
         data: list[bytes] = []
-        for start in range(skip, len(delta.token_ids), MAX_PIECE_TOKENS):
-            end = start + MAX_PIECE_TOKENS
-            fed = choice.reader.feed(delta.token_ids[start:end], delta.logprobs[start:end])
-            data += self._write(delta.choice_index, fed)
+        for ids, logprobs in _in_pieces(delta, skip):
+            data += self._write(delta.choice_index, choice.reader.feed(ids, logprobs))
         if delta.finish_reason and not choice.is_finished:
             last = choice.reader.finish(delta.finish_reason)
             data += self._write(delta.choice_index, last)
@@ -208,8 +215,19 @@ class RequestStream:
         return events
 
 
+def _in_pieces(delta: Delta, skip: int) -> Iterable[tuple[Sequence[int], Sequence[TokenLogprob]]]:
+    """The tokens behind the first `skip`, and their logprobs, in pieces of a bounded size."""
+    if not skip and len(delta.token_ids) <= MAX_PIECE_TOKENS:
+        return ((delta.token_ids, delta.logprobs),)
+    starts = range(skip, len(delta.token_ids), MAX_PIECE_TOKENS)
+    spans = [slice(start, start + MAX_PIECE_TOKENS) for start in starts]
+    return [(delta.token_ids[span], delta.logprobs[span]) for span in spans]
+
+
 def _in_messages(data: list[bytes]) -> list[list[bytes]]:
     """Data in portions that fit into a message of the bus; at least one portion."""
+    if len(data) < 2:
+        return [data]
     portions: list[list[bytes]] = [[]]
     num_bytes = 0
     for item in data:
@@ -223,32 +241,3 @@ def _in_messages(data: list[bytes]) -> list[list[bytes]]:
 
 def _classify(order: DeltaOrder[Delta], delta: Delta) -> Arrival:
     return order.classify(delta.seq, len(delta.token_ids), is_final=delta.finish_reason is not None)
-
-
-class StreamTable:
-    """All streams of this instance, each with an end of life."""
-
-    def __init__(self) -> None:
-        self._streams: dict[str, RequestStream] = {}
-
-    def __len__(self) -> int:
-        return len(self._streams)
-
-    def __iter__(self) -> Iterator[RequestStream]:
-        return iter(list(self._streams.values()))
-
-    def add(self, stream: RequestStream) -> None:
-        """Keep a stream under its request id; an older one of that id is replaced."""
-        self._streams[stream.request_id] = stream
-
-    def get(self, request_id: str) -> RequestStream | None:
-        """The stream, or None when it has ended or never was."""
-        return self._streams.get(request_id)
-
-    def remove(self, request_id: str) -> RequestStream | None:
-        """Forget a stream; the caller lets go of what it held."""
-        return self._streams.pop(request_id, None)
-
-    def expired(self, now_s: float) -> list[RequestStream]:
-        """Streams whose time is over."""
-        return [stream for stream in self if stream.expires_s <= now_s]
