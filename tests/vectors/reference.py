@@ -63,6 +63,18 @@ class Reference:
         }
 
 
+def rendered(proto: str, body: Any) -> str | None:
+    """The reference's prompt of a body; None when it refuses it."""
+    try:
+        request = _REQUESTS[proto](json.dumps(body, ensure_ascii=False))
+        converted = request.convert(reference.ConversionOptions())
+    except (ValueError, reference.ConversionError):
+        return None
+    is_v4 = converted.model_version == reference.ModelVersion.DeepseekV4Pro
+    encoding = reference.DeepseekV4Encoding() if is_v4 else reference.DeepseekV41Encoding()
+    return str(encoding.render_conversation(converted.conversation).prompt)
+
+
 def _message(body: str) -> str:
     return str(json.loads(body)["error"]["message"])
 

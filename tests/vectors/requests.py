@@ -231,7 +231,9 @@ def _format(encoded: EncodedRequest) -> tuple[str, Any]:
     if constraint is None:
         return "text", None
     is_schema = constraint.kind is ConstraintKind.JSON_SCHEMA
-    source = json.loads(constraint.source) if is_schema else constraint.source or None
+    is_word = constraint.kind is ConstraintKind.JSON_OBJECT
+    source = json.loads(constraint.source) if is_schema else constraint.source
+    source = None if is_word else source
     return constraint.kind.value, source
 
 

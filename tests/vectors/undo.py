@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from rorqual_recipe.conversation import (
+    ConstraintKind,
     Message,
     ParsedRequest,
     Role,
@@ -121,7 +122,7 @@ def _loop_reasoning(parsed: ParsedRequest, case: Case) -> ParsedRequest:
 
 
 def _empty_system(parsed: ParsedRequest, case: Case) -> ParsedRequest:
-    if _version(case) == "v4" or case["proto"] != "messages":
+    if _version(case) == "v4" or case["proto"] == "chat":
         return parsed
     empty = (TextPart(NOTHING),)
 
@@ -167,6 +168,23 @@ def _strict_schemas(parsed: ParsedRequest, case: Case) -> ParsedRequest:
     return _conversation(parsed, tools=tuple(map(change, parsed.conversation.tools)))
 
 
+def _schema_numbers(parsed: ParsedRequest, case: Case) -> ParsedRequest:
+    def change(tool: Tool) -> Tool:
+        return replace(tool, parameters=_renumbered(tool.parameters))
+
+    conversation = parsed.conversation
+    shape = conversation.response_format
+    if shape is not None and shape.kind is ConstraintKind.JSON_SCHEMA:
+        shape = replace(shape, source=json.dumps(_renumbered(json.loads(shape.source))))
+    tools = tuple(map(change, conversation.tools))
+    return _conversation(parsed, tools=tools, response_format=shape)
+
+
+def _renumbered(schema: Any) -> Any:
+    """A schema with its numbers as the reference has them."""
+    return json.loads(json.dumps(schema), parse_int=_int64)
+
+
 def _prefill(parsed: ParsedRequest, case: Case) -> ParsedRequest:
     if case["proto"] != "messages":
         return parsed
@@ -197,7 +215,9 @@ def _search_on_v4(parsed: ParsedRequest, case: Case) -> ParsedRequest:
         silent = message.tool_calls and not calls and not message.parts and not message.reasoning
         return None if silent else replace(message, tool_calls=calls)
 
+    declared = {tool.get("name") for tool in _body(case).get("tools") or ()}
     found = {tool for m in parsed.conversation.messages for tool in _keys(m.declared_tools)}
+    found = {(namespace, name) for namespace, name in found if (namespace or name) not in declared}
     tools = tuple(
         tool
         for tool in parsed.conversation.tools
@@ -257,6 +277,7 @@ UNDOS = (
     Undo("D-REQ-04", _call_order),
     Undo("D-REQ-06", _empty_system),
     Undo("D-REQ-07", _strict_schemas),
+    Undo("D-REQ-43", _schema_numbers),
     Undo("D-REQ-09", _prefill),
     Undo("D-REQ-10", _any_tool),
     Undo("D-REQ-11", _search_on_v4),

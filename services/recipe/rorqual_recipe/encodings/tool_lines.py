@@ -59,7 +59,7 @@ def tool_function(
         text = taught.get(tool.name) or custom_as_function(tool)
         return {"name": name, "description": text.description, "parameters": text.parameters}
     description = tool.description
-    if tool.namespace and with_group:
+    if tool.namespace_description and with_group:
         description = f"{tool.namespace_description}\n{description}"
     return {"name": name, "description": description, "parameters": tool.parameters}
 

@@ -225,7 +225,7 @@ def _listed(value: Any) -> list[Any]:
 def _found_tool(tool: dict[str, Any]) -> list[dict[str, Any]]:
     """A found tool as the model reads it in the search's result."""
     if tool.get("type") == "namespace":
-        group = {"name": tool.get("name"), "description": tool.get("description")}
+        group = {"name": tool.get("name"), "description": tool.get("description") or ""}
         return [
             {**entry, "namespace": group}
             for inner in _listed(tool.get("tools"))

@@ -53,7 +53,9 @@ class TurnFolder:
         turn.parts += parts
 
     def thought(self, text: str, path: str) -> None:
-        """The assistant's reasoning; after words it begins a turn of its own."""
+        """The assistant's reasoning, if it is any; after words it begins a turn of its own."""
+        if not text:
+            return
         if self._turn.parts and not self._turn.calls:
             self._close()
         turn = self._assistant()
