@@ -351,6 +351,14 @@ def test_tool_choices(choice, mode: str, names: tuple[str, ...]) -> None:
     assert parsed.conversation.tool_choice.parallel
 
 
+def test_parts_and_tools_of_a_request_are_bounded() -> None:
+    parts = [{"type": "input_text", "text": ""}] * 30_000
+    assert refusal(input=[user(parts), user(parts)])["params"] == ["input[1].content"]
+    inner = [{"type": "function", "name": f"f{index}"} for index in range(20_000)]
+    group = {"type": "namespace", "name": "ns", "tools": inner}
+    assert refusal(tools=[group])["params"] == ["tools"]
+
+
 def test_parallel_calls_can_be_forbidden() -> None:
     parsed = parse(tools=[FUNCTION], parallel_tool_calls=False)
     assert not parsed.conversation.tool_choice.parallel

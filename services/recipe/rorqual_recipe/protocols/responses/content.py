@@ -11,7 +11,8 @@ from rorqual_recipe.protocols.media import IMAGE_DETAILS, MediaReader
 from rorqual_recipe.protocols.notes import Notes
 from rorqual_recipe.protocols.responses.schema import OPEN
 
-MAX_PARTS = 4096
+MAX_PARTS = 50_000
+"""Of one request."""
 
 
 class TextContent(BaseModel):
@@ -63,6 +64,7 @@ class ContentReader:
 
     def __init__(self, notes: Notes, *, model: str, has_vision: bool) -> None:
         self._notes = notes
+        self._num_left = MAX_PARTS
         self._media = MediaReader(notes, model=model, has_vision=has_vision)
         self._readers: dict[str, Callable[[Any, str], Part | None]] = {
             "input_text": self._text,
@@ -82,8 +84,9 @@ class ContentReader:
             return ()
         if not content and role is not Role.ASSISTANT:
             self._notes.problem(path, "must hold at least one part")
-        if len(content) > MAX_PARTS:
-            self._notes.problem(path, f"at most {MAX_PARTS} parts")
+        self._num_left -= len(content)
+        if self._num_left < 0:
+            self._notes.problem(path, f"at most {MAX_PARTS} parts in one request")
             return ()
         parts = [self._part(part, f"{path}[{index}]", role) for index, part in enumerate(content)]
         return tuple(part for part in parts if part is not None)

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from typing import Any
 
 from rorqual_recipe.conversation import Tool, ToolKind
@@ -18,6 +19,8 @@ from rorqual_recipe.protocols.responses.tool_schema import (
 )
 
 MAX_TOOLS = 1024
+MAX_TOOLS_READ = 16 * MAX_TOOLS
+"""Of one request, those that its items declare included."""
 TOOL_SEARCH = "tool_search"
 APPLY_PATCH = "apply_patch"
 _NAME = re.compile(r"[a-zA-Z0-9_-]{1,128}")
@@ -57,6 +60,8 @@ class ToolReader:
             "tool_search": self._tool_search,
         }
         self.declared = DeclaredTools()
+        self._known: set[str] = set()
+        self._num_left = MAX_TOOLS_READ
 
     def _read(self, tools: Any, path: str) -> list[tuple[str, Tool]]:
         """The tools and where they are; what is wrong with them is noted."""
@@ -68,30 +73,35 @@ class ToolReader:
         if len(tools) > MAX_TOOLS:
             self._notes.problem(path, f"at most {MAX_TOOLS} tools")
             return []
-        paths = [f"{path}[{index}]" for index in range(len(tools))]
-        return [
-            (where, found)
-            for where, tool in zip(paths, tools, strict=True)
-            for found in self._tool(tool, where)
-        ]
+        placed = ((f"{path}[{index}]", tool) for index, tool in enumerate(tools))
+        found = ((where, each) for where, tool in placed for each in self._tool(tool, where))
+        taken = list(islice(found, self._num_left + 1))
+        self._num_left -= len(taken)
+        if self._num_left < 0:
+            self._notes.problem(path, f"at most {MAX_TOOLS_READ} tools in one request")
+            self._num_left = 0
+        return taken
 
     def declare(self, tools: Any) -> DeclaredTools:
         """The request's own tools; every name must be unique among them."""
-        seen: set[str] = set()
         for path, tool in self._read(tools, "tools"):
             name = full_name(tool)
-            if name in seen:
+            if name in self._known:
                 self._notes.problem(f"{path}.name", f"tool names must be unique: {name!r}")
-            seen.add(name)
-            self.declared.tools.append(tool)
+            self._declare(tool)
         return self.declared
 
     def learn(self, tools: Any, path: str) -> tuple[Tool, ...]:
         """Tools that a message declares; they are known from then on."""
         learned = tuple(replace(tool, deferred=True) for _, tool in self._read(tools, path))
-        known = {full_name(tool) for tool in self.declared.tools}
-        self.declared.tools += [tool for tool in learned if full_name(tool) not in known]
+        for tool in learned:
+            if full_name(tool) not in self._known:
+                self._declare(tool)
         return learned
+
+    def _declare(self, tool: Tool) -> None:
+        self._known.add(full_name(tool))
+        self.declared.tools.append(tool)
 
     def _tool(self, tool: Any, path: str) -> Iterator[Tool]:
         kind = tool.get("type") if isinstance(tool, dict) else None
