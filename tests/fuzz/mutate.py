@@ -8,6 +8,7 @@ import random
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+MAX_BODY_BYTES = 256 << 10
 JUNK: Sequence[Any] = (
     *(None, True, False, 0, 1, -1, 2**31, 2**63, -(2**64), 0.5, 1e308, -0.0),
     *("", " ", "x", "none", "auto", "required", "text", "function", "custom", "user", "assistant"),
@@ -24,6 +25,7 @@ def mutated(bodies: Sequence[Any], chance: random.Random) -> bytes:
     for _ in range(chance.choice((0, 1, 1, 1, 2, 2, 3, 5))):
         body = _change(body, bodies, chance)
     data = json.dumps(body, ensure_ascii=chance.random() < 0.5).encode("utf-8", "surrogatepass")
+    data = data[:MAX_BODY_BYTES]
     return _broken(data, chance) if chance.random() < 0.05 else data
 
 

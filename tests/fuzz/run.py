@@ -30,7 +30,7 @@ from tests.fuzz.bodies import ENDPOINTS
 from tests.fuzz.mutate import mutated
 from tests.support.chat_model_dir import make_chat_model_dir
 
-MAX_BODY_S = 2.0
+MAX_BODY_CPU_S = 1.0
 MAX_GROWTH_BYTES = 32 << 20
 _PAGE_BYTES = 4096
 _ANSWER = (300, 301, 302, 5, 6)
@@ -96,13 +96,13 @@ def fuzz(target: Target, endpoint: str, num_bodies: int, seed: int) -> Counter[i
     warm_bytes = 0
     for number in range(num_bodies):
         body = mutated(ENDPOINTS[endpoint], random.Random(f"{endpoint}/{seed}/{number}"))
-        started_s = time.perf_counter()
+        started_s = time.process_time()
         try:
             status = target.send(endpoint, body)
         except Exception as err:
             raise FuzzedBody(f"{endpoint} {seed}/{number}: {err!r} from {body[:2000]!r}") from err
-        took_s = time.perf_counter() - started_s
-        if status >= 500 or took_s > MAX_BODY_S:
+        took_s = time.process_time() - started_s
+        if status >= 500 or took_s > MAX_BODY_CPU_S:
             raise FuzzedBody(f"{endpoint} {seed}/{number}: {status} in {took_s:.1f} s: {body!r}")
         statuses[status] += 1
         if number == num_bodies // 5:
