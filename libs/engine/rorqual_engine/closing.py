@@ -80,16 +80,14 @@ class ClosingGuard:
         """
         if num_left >= MAX_WAY_TOKENS or token_id in self.vocabulary.stop_ids:
             return token_id
-        plain = not self.vocabulary.is_structural[token_id]
-        if plain and self._way_bound is not None and self._way_bound <= num_left:
+        if self._is_harmless(matcher, token_id, num_left):
             return token_id
         if self._num_unchecked:
             self._num_unchecked -= 1
             return token_id
         after = self._way_after(matcher.fork(), token_id, num_left)
         if after is not None:
-            # What is complete may begin anew, a second call say, with any token.
-            self._way_bound = len(after) + _SLACK_TOKENS if after else None
+            self._way_bound = len(after) + _SLACK_TOKENS
             return token_id
         self._way_bound = None
         way = find_way(matcher.fork(), self.vocabulary, num_left + 1)
@@ -97,6 +95,12 @@ class ClosingGuard:
             self._pause()
             return token_id
         return next(iter(way or self.vocabulary.end_way), token_id)
+
+    def _is_harmless(self, matcher: Any, token_id: int, num_left: int) -> bool:
+        """A token of a text that goes on. What is complete may begin anew, a second call say."""
+        is_plain = not self.vocabulary.is_structural[token_id]
+        is_near = self._way_bound is not None and self._way_bound <= num_left
+        return is_plain and is_near and not matcher.is_completed()
 
     def _way_after(self, fork: Any, token_id: int, num_left: int) -> list[int] | None:
         return find_way(fork, self.vocabulary, num_left) if fork.accept_token(token_id) else None

@@ -23,7 +23,7 @@ _LAYOUT_KEYS = {
     *("type", "properties", "required", "additionalProperties", "$defs", "definitions", "$schema"),
     *("$id", "title", "description", "default", "examples", "$comment", "deprecated"),
 }
-_NAME = regex(r"[^\"\r\n]{1,256}")
+_NAME = free_text('"', "\n", MARK)
 
 
 @dataclass(frozen=True, slots=True)

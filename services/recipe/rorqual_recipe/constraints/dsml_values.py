@@ -13,9 +13,7 @@ _DEFINITIONS = ("$defs", "definitions")
 _POINTER = re.compile(r"#/(\$defs|definitions)/([^/]+)")
 _MAX_ALTERNATIVES = 16
 _MAX_REFERENCES = 8
-_MAX_BOUND = 100_000
 _PLAIN_STRING = {"type", "title", "description", "default", "examples", "$comment", "deprecated"}
-_BOUNDS = {"minLength", "maxLength"}
 _BESIDE_BRANCHES = {"title", "description", "default", "examples", "$comment", "deprecated"}
 
 
@@ -107,17 +105,14 @@ class ValueWriter:
         return Value(False, json_value(whole, self._param, fallback=fallback))
 
     def _text(self, schema: Mapping[str, Any]) -> Format | None:
-        """A string as it is; None when only JSON can be held to what is asked of it."""
+        """A string as it is; None when only JSON is held to what is asked of it.
+
+        Bounds of length are such a thing: over a whole vocabulary they take seconds to compile
+        outside of JSON.
+        """
         asked = set(schema) - _PLAIN_STRING
         if not asked or not self._is_strict:
             return free_text(MARK)
         if asked == {"pattern"} and isinstance(schema["pattern"], str):
             return regex(schema["pattern"], self._param)
-        if not asked <= _BOUNDS or not all(_is_count(schema[key]) for key in asked):
-            return None
-        bounds = f"{{{schema.get('minLength', 0)},{schema.get('maxLength', '')}}}"
-        return regex(f"[^{MARK[0]}]{bounds}", self._param)
-
-
-def _is_count(value: Any) -> bool:
-    return isinstance(value, int) and 0 <= value <= _MAX_BOUND
+        return None

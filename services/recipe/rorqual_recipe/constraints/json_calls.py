@@ -8,8 +8,10 @@ from rorqual_recipe.constraints.tags import (
     Format,
     answer_with,
     any_of,
+    free_text,
     json_value,
     listed,
+    optional,
     regex,
     sequence,
     spelled,
@@ -48,7 +50,7 @@ class JsonCalls:
         """Free text in which calls may come."""
         own = self._own_tokens(tokens)
         if not self.mark:
-            plain = regex(r"([^{][\s\S]*)?")
+            plain = optional(sequence(regex("[^{]"), free_text()))
             return any_of([self.block(tools, tokens, several=several), plain])
         if self.block_open:
             after = spelled(self.block_open[len(self.mark) :], own)
