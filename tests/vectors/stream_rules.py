@@ -133,7 +133,9 @@ def _explain_rest(facts: StreamFacts, rest: str) -> str | None:
 
 
 def _is_better_json(facts: StreamFacts, ours: str, theirs: str) -> bool:
-    return _is_within(ours, facts.text) and (_is_json(ours) or not _is_json(theirs.strip()))
+    is_list = theirs.strip().startswith("[")
+    is_better = _is_json(ours) or is_list or not _is_json(theirs.strip())
+    return is_better and _is_within(ours, facts.text)
 
 
 def _explain_calls(facts: StreamFacts, ours: Form, theirs: Form) -> str | None:
@@ -144,7 +146,7 @@ def _explain_calls(facts: StreamFacts, ours: Form, theirs: Form) -> str | None:
     for their_call in theirs["calls"]:
         same_name = [i for i, call in enumerate(left) if call["name"] == their_call["name"]]
         if not same_name:
-            if facts.mark not in shown:
+            if facts.mark not in shown and not _is_cut_off(facts, their_call):
                 return None
             is_unknown = facts.tools is not None and _full_name(their_call) not in facts.tools
             entries.append(UNKNOWN_TOOL if is_unknown else MARKUP_STAYS)
@@ -157,6 +159,12 @@ def _explain_calls(facts: StreamFacts, ours: Form, theirs: Form) -> str | None:
     if left:
         entries.append(MORE_CALLS)
     return next((entry for entry in entries if entry), None)
+
+
+def _is_cut_off(facts: StreamFacts, call: Form) -> bool:
+    """True for a call in whose tag the answer ends."""
+    tag = facts.text.rpartition(f"<{facts.mark}")[2]
+    return "invoke" in tag and ">" not in tag and call["arguments"] in ("", {})
 
 
 def _explain_call(facts: StreamFacts, ours: Form, theirs: Form, later: list[Form]) -> str | None:
