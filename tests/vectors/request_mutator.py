@@ -23,7 +23,7 @@ class RequestMutator:
     """Takes cases apart and puts their parts into others."""
 
     def __init__(self, files: list[Path], seed: int, reference: Reference) -> None:
-        lines = (line for path in files for line in path.read_text("utf-8").splitlines())
+        lines = (line for path in files for line in path.read_text("utf-8").split("\n") if line)
         cases = (json.loads(line) for line in lines if len(line) < _MAX_CHARS)
         self._cases = [case for case in cases if "body" in case and not case.get("options")]
         self._pick = random.Random(seed)

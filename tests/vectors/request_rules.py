@@ -115,12 +115,14 @@ _STRICT = (
 )
 ACCEPT_RULES = (
     _accept("D-REQ-08", r"Thinking mode does not support this tool_choice"),
+    _accept("D-REQ-13", r"Invalid max_tokens", lambda c: "max_completion_tokens" in body_of(c)),
     _accept("D-REQ-14", r"expected string or map", lambda c: _has_number_as_effort(c)),
     _accept("D-REQ-44", r"ool names .*must be unique", _has_type("tool_search_output")),
     _accept("D-REQ-47", r"got 'type: null'", _has(parameters={})),
     _accept(
         "D-REQ-48", r"all messages must have non-empty content", lambda c: _has_empty_answer(c)
     ),
+    _accept("D-REQ-52", r"logprobs must be set", lambda c: body_of(c).get("top_logprobs") == 0),
     _accept("D-REQ-49", r"Pointer .* does not exist"),
     _accept("D-REQ-42", r"no function named '[^']*::"),
     _accept("D-REQ-40", r"floating point .*expected u32", lambda c: c["proto"] == "messages"),
@@ -133,7 +135,11 @@ ACCEPT_RULES = (
     _accept("D-REQ-19", r"Invalid n value"),
     _accept("D-REQ-20", r"Invalid top_p value", lambda c: body_of(c).get("top_p") == 0),
     _accept("D-REQ-21", r"were found without|No tool output found", _speaks_after_calls),
-    _accept("D-REQ-22", r"one of `low`, `medium`, `high`$|string or map", _has_type("web_search")),
+    _accept(
+        "D-REQ-22",
+        r"`medium`, `high`$|string or map|single key",
+        _has_type("web_search"),
+    ),
     _accept("D-REQ-23", r"expected a map", _has_type("tool_search_call")),
     _accept("D-REQ-50", r"expected u64", lambda c: body_of(c).get("seed", 0) < 0),
     _accept("D-REQ-51", r"null, expected variant identifier", _has(type=None)),
@@ -186,9 +192,10 @@ _REFUSALS = (
     ("D-REQ-35", r"can't be enforced"),
     ("D-REQ-33", r"not supported|no files are kept|only stored responses have items"),
     ("D-REQ-33", r"unknown (item|tool|part|block) type|a namespace holds"),
+    ("D-REQ-38", r"output: must be a string"),
     ("D-REQ-37", r"tool names must be unique"),
-    ("D-REQ-38", r"must hold at least one part|at least 1 character"),
-    ("D-REQ-38", r"name: must (not be empty|be 1 to)|(file_data|output): field required"),
+    ("D-REQ-38", r"must hold at least one|at least 1 character"),
+    ("D-REQ-38", r"name: must (not be empty|be 1 to)|(file_data|output|^input): field required"),
     ("D-REQ-39", r"must be an http|can't hold images|image.* stand here"),
     ("D-REQ-39", r"base64|source|image_url: field required"),
 )
@@ -247,7 +254,10 @@ def _explain_prompt(case: Case, ours: str, theirs: str) -> str | None:
         return "D-REQ-41"
     if _with_marks(theirs) == ours and _has(namespace="")(case):
         return "D-REQ-46"
-    if _without_tools(ours) == _without_tools(theirs) and theirs.count(_LINE) > ours.count(_LINE):
+    if _EMPTY_ANSWER.sub(r"\1", theirs) == ours and _has_empty_answer(case):
+        return "D-REQ-48"
+    has_more = theirs.count(_LINE) > ours.count(_LINE) or _RENAMED.search(theirs)
+    if has_more and _without_tools(ours) == _without_tools(theirs):
         return "D-REQ-44"
     if _CUSTOM_NULLS.sub(r"\1", ours) == theirs:
         return "D-REQ-45"
@@ -259,7 +269,9 @@ def _explain_prompt(case: Case, ours: str, theirs: str) -> str | None:
     return None
 
 
+_EMPTY_ANSWER = re.compile(r"<｜Assistant｜></think><｜end▁of▁sentence｜>(<｜Assistant｜>.{0,9})$")
 _LINE = '{"name": "'
+_RENAMED = re.compile(r'\{"name": "[^"]*_\d+", ')
 _CUSTOM_NULLS = re.compile(
     r'("type":"custom","name":"[^"]*"),"description":null,"parameters":null,"strict":null'
 )

@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from rorqual_cli.problems import CliError
+
 from tests.vectors.outcome import Outcome, known_entries
 
 Case = dict[str, Any]
@@ -18,12 +20,17 @@ Check = Callable[[Case], Outcome]
 def main() -> int:
     """Exit code 0 when every difference is explained."""
     options = _parser().parse_args()
-    failed = 0
-    for path in options.files:
-        tokenizer = options.tokenizer or path.parent / "tokenizer.json"
-        num_passed, num_failed = run_file(path, tokenizer, only=options.only, quiet=options.quiet)
-        print(f"{path.name}: {num_passed} passed, {num_failed} failed")
-        failed += num_failed
+    passed = failed = 0
+    try:
+        for path in options.files:
+            tokenizer = options.tokenizer or path.parent / "tokenizer.json"
+            counts = run_file(path, tokenizer, only=options.only, quiet=options.quiet)
+            print(f"{path.name}: {counts[0]} passed, {counts[1]} failed")
+            passed, failed = passed + counts[0], failed + counts[1]
+    except (CliError, OSError) as error:
+        print(f"vectors: {error}", file=sys.stderr)
+        return 2
+    print(f"{passed} passed, {failed} failed")
     return 1 if failed else 0
 
 
