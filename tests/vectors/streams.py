@@ -8,8 +8,9 @@ from typing import Any
 
 from tests.vectors.outcome import Difference, Outcome, first_difference
 from tests.vectors.stream_answers import StreamAnswers
+from tests.vectors.stream_facts import StreamFacts
 from tests.vectors.stream_forms import Form, form_of_body, form_of_stream
-from tests.vectors.stream_rules import StreamFacts, explain
+from tests.vectors.stream_rules import explain
 
 Case = dict[str, Any]
 

@@ -46,24 +46,11 @@ class AnswerReader:
         self._marks = Marks(mark_spellings(plan), vocabulary)
         self._finder = MarkFinder(self._marks.in_text)
         self._text_finder = MarkFinder(self._marks.all)
-        self._calls = CallLog(
-            tools=plan.tools,
-            id_seed=plan.call_id_seed,
-            spell=self._marks.spell,
-            emit=self._out.add,
-            on_text=lambda text: self._stages.say_of_calls(text),
-        )
-        make_format = call_format(plan.tool_format)
-        tool_format = make_format(self._calls) if make_format else None
-        self._stages = Stages(plan.stage, tool_format, self._tokens, self._show)
+        self._calls = self._make_calls()
+        self._stages = self._make_stages()
         self._content = ContentPipe(
             plan.stops, json_mode=plan.json_mode, show=self._say, warn=self._calls.warn
         )
-        self._stages.on_call = self._content.interrupt
-        self._stages.is_stop = self._content.would_hit
-        self._stages.is_stopped = lambda: self._content.hit is not None
-        if plan.starts_in_tool_calls:
-            self._stages.open_calls()
         self._plain: PlainTokens = NO_PLAIN_TOKENS
         self._tables: dict[Kind, PlainTokens] = {}
         self._breaks = ""
@@ -71,6 +58,26 @@ class AnswerReader:
         self.num_tokens = 0
         self.num_reasoning_tokens = 0
         self.finish_reason: FinishReason | None = None
+
+    def _make_calls(self) -> CallLog:
+        return CallLog(
+            tools=self._plan.tools,
+            id_seed=self._plan.call_id_seed,
+            spell=self._marks.spell,
+            emit=self._out.add,
+            on_text=lambda text: self._stages.say_of_calls(text),
+        )
+
+    def _make_stages(self) -> Stages:
+        make_format = call_format(self._plan.tool_format)
+        tool_format = make_format(self._calls) if make_format else None
+        stages = Stages(self._plan.stage, tool_format, self._tokens, self._show)
+        stages.on_call = lambda: self._content.interrupt()
+        stages.is_stop = lambda text: self._content.would_hit(text)
+        stages.is_stopped = lambda: self._content.hit is not None
+        if self._plan.starts_in_tool_calls:
+            stages.open_calls()
+        return stages
 
     @property
     def hit_stop(self) -> bool:
