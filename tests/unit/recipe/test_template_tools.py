@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 from rorqual_recipe.conversation import (
@@ -21,10 +22,13 @@ from rorqual_recipe.conversation import (
 )
 from rorqual_recipe.encodings.base import AnswerStage, Image, RenderedPrompt, Special, Text
 from rorqual_recipe.encodings.chat_template import ChatTemplateEncoding
-from rorqual_recipe.model_files import AddedToken
+from rorqual_recipe.model import load_served_model
+from rorqual_recipe.model_files import AddedToken, BadModelDirectory
 from rorqual_recipe.problems import RequestRefused
+from rorqual_recipe.settings import RecipeSettings
 
 from tests.support.chat_model_dir import TEMPLATE as PLAIN
+from tests.support.chat_model_dir import make_chat_model_dir
 
 SPECIALS = ("<|im_start|>", "<|im_end|>", "<think>", "</think>", "[TOOL_CALLS]", "<image>")
 ADDED = [AddedToken(i, text, True, False, False) for i, text in enumerate(SPECIALS)]
@@ -243,3 +247,9 @@ def test_images_stand_where_the_template_puts_them() -> None:
     with pytest.raises(RequestRefused) as caught:
         encoding("no place").render(Conversation((Message(Role.USER, parts),)))
     assert caught.value.problems[0].param == "messages[0].content[0]"
+
+
+def test_a_template_with_a_fault_stops_the_start(tmp_path: Path) -> None:
+    make_chat_model_dir(tmp_path, template="\n{% for m in messages %}{{ m.content }")
+    with pytest.raises(BadModelDirectory, match=r"tokenizer_config.json: line 2 of the chat temp"):
+        load_served_model(RecipeSettings(model_dir=tmp_path))

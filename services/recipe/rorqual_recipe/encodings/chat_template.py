@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from jinja2 import TemplateError
+from jinja2 import TemplateError, TemplateSyntaxError
 
 from rorqual_recipe.conversation import (
     Conversation,
@@ -36,7 +36,7 @@ from rorqual_recipe.encodings.template_sandbox import (
 )
 from rorqual_recipe.encodings.template_tools import Mark, offered_tools, tool_section, tool_values
 from rorqual_recipe.encodings.template_traits import AnswerHeader, TemplateTraits, probe_template
-from rorqual_recipe.model_files import AddedToken, ModelFiles
+from rorqual_recipe.model_files import AddedToken, BadModelDirectory, ModelFiles
 from rorqual_recipe.problems import Problem, RequestRefused
 
 __all__ = ["ChatTemplateEncoding", "unused_character"]
@@ -72,10 +72,15 @@ class ChatTemplateEncoding:
 
     @classmethod
     def from_model(cls, files: ModelFiles) -> "ChatTemplateEncoding":
-        """The encoding of a model directory. Raises: BadModelDirectory without a template."""
+        """The encoding of a model directory. Raises: BadModelDirectory without a usable template."""
         image = files.config.get("image_token_id", files.config.get("image_token_index"))
         image_token_id = image if isinstance(image, int) else None
-        return cls(files.chat_template, files.added_tokens, files.named_tokens, image_token_id)
+        template = files.chat_template
+        try:
+            return cls(template, files.added_tokens, files.named_tokens, image_token_id)
+        except TemplateSyntaxError as err:
+            reason = f"line {err.lineno} of the chat template: {err.message}"
+            raise BadModelDirectory(files.directory / "tokenizer_config.json", reason) from err
 
     @property
     def traits(self) -> TemplateTraits:
