@@ -54,7 +54,7 @@ def test_a_forced_call_is_a_call_with_valid_arguments(client: openai.OpenAI, see
 
 
 def test_required_means_some_call(client: openai.OpenAI) -> None:
-    for seed in range(3):
+    for seed in range(2):
         answer = ask(client, tools=TOOLS, tool_choice="required", seed=seed)
         assert answer.message.tool_calls
         for call in answer.message.tool_calls:
@@ -63,7 +63,7 @@ def test_required_means_some_call(client: openai.OpenAI) -> None:
 
 def test_tools_beside_a_shape_give_one_of_the_two(client: openai.OpenAI) -> None:
     shape = {"type": "json_schema", "json_schema": {"name": "n", "schema": {"enum": [7]}}}
-    for seed in range(4):
+    for seed in range(2):
         answer = ask(client, tools=TOOLS, response_format=shape, seed=seed)
         if answer.message.tool_calls:
             assert json.loads(answer.message.tool_calls[0].function.arguments) is not None
