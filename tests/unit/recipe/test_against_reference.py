@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from tests.vectors.outcome import known_entries
+from tests.vectors.outcome import DIFFERENCES, known_entries
 
 pytest.importorskip("deepseek_recipe", reason="the reference package is not installed")
 
@@ -37,3 +37,10 @@ def test_every_entry_has_a_rule_and_every_rule_an_entry() -> None:
     assert set(re.findall(r"D-REQ-\d\d", sources)) == {
         entry for entry in known_entries() if entry.startswith("D-REQ")
     }
+
+
+def test_every_entry_says_by_what_rule_it_is_recognised() -> None:
+    sections = re.split(r"^#+ (?=D-)", DIFFERENCES.read_text(encoding="utf-8"), flags=re.MULTILINE)
+    ids = [section.split()[0] for section in sections[1:]]
+    assert len(ids) == len(set(ids))
+    assert [i for i, text in zip(ids, sections[1:], strict=True) if "Rule: " not in text] == []

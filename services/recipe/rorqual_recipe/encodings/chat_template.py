@@ -72,7 +72,7 @@ class ChatTemplateEncoding:
 
     @classmethod
     def from_model(cls, files: ModelFiles) -> "ChatTemplateEncoding":
-        """The encoding of a model directory. Raises: BadModelDirectory without a usable template."""
+        """The encoding of a model directory. Raises: BadModelDirectory: no usable template."""
         image = files.config.get("image_token_id", files.config.get("image_token_index"))
         image_token_id = image if isinstance(image, int) else None
         template = files.chat_template
