@@ -19,6 +19,7 @@ from typing import Any
 
 import deepseek_recipe
 from rorqual_recipe.conversation import ParsedRequest
+from rorqual_recipe.encodings.base import AnswerStage
 from rorqual_recipe.event_log import EventLog
 from rorqual_recipe.model import ServedModel, load_served_model
 from rorqual_recipe.output.answer import AnswerReader
@@ -38,7 +39,6 @@ NUM_TOKENS = 20_000
 _BODY = {
     "model": "DeepSeek-V4.1-Flash",
     "messages": [{"role": "user", "content": "x"}],
-    "thinking": {"type": "disabled"},
     "stream": True,
 }
 
@@ -51,6 +51,7 @@ class Case:
     num_tokens: int
     goal: float | None = None
     tool_format: str = "none"
+    stage: AnswerStage = AnswerStage.CONTENT
 
 
 CASES = (
@@ -58,6 +59,8 @@ CASES = (
     Case("four_tokens", 4, 1.0),
     Case("one_token_tools", 1, None, "dsml-v4.1"),
     Case("four_tokens_tools", 4, None, "dsml-v4.1"),
+    Case("one_token_thinking", 1, None, "dsml-v4.1", AnswerStage.REASONING),
+    Case("four_tokens_thinking", 4, None, "dsml-v4.1", AnswerStage.REASONING),
 )
 
 Play = Callable[[Case, Sequence[list[int]]], list[bytes]]
@@ -73,7 +76,7 @@ class Ours:
         self._parsed: ParsedRequest = self._adapter.parse(json.dumps(_BODY).encode(), limits)
 
     def play(self, case: Case, chunks: Sequence[list[int]]) -> list[bytes]:
-        reader, writer = self._reader(case), self._writer()
+        reader, writer = self._reader(case), self._writer(case)
         usage = TokenUsage(1, 0, 0)
         frames: list[bytes] = []
         for ids in chunks:
@@ -93,10 +96,12 @@ class Ours:
         return frames
 
     def _reader(self, case: Case) -> AnswerReader:
-        return AnswerReader(self._model.vocabulary, AnswerPlan(tool_format=case.tool_format))
+        plan = AnswerPlan(case.stage, ("<think>", "</think>"), case.tool_format)
+        return AnswerReader(self._model.vocabulary, plan)
 
-    def _writer(self) -> EventWriter:
-        facts = AnswerFacts("chatcmpl-1", "m", 0, None, self._model.vocabulary)
+    def _writer(self, case: Case) -> EventWriter:
+        thinks = case.stage.thinks
+        facts = AnswerFacts("chatcmpl-1", "m", 0, None, self._model.vocabulary, thinks)
         return self._adapter.make_writer(facts, replace(self._parsed, stream=True))
 
     def _stream(self, case: Case) -> RequestStream:
@@ -104,7 +109,7 @@ class Ours:
             request_id="r",
             gateway_id="g",
             adapter=self._adapter,
-            writer=self._writer(),
+            writer=self._writer(case),
             choices=[Choice(self._reader(case), DeltaOrder(64), 0.0)],
             num_prompt_tokens=1,
             expires_s=0.0,
@@ -129,10 +134,15 @@ class Theirs:
         return frames
 
     def _processor(self, case: Case) -> Any:
-        request = deepseek_recipe.ChatCompletionRequest(_BODY)
+        thinking = "enabled" if case.stage.thinks else "disabled"
+        request = deepseek_recipe.ChatCompletionRequest(_BODY | {"thinking": {"type": thinking}})
         converted = request.convert(deepseek_recipe.ConversionOptions())
         make = deepseek_recipe.ChatCompletionRequest.chunk_generator
-        options = deepseek_recipe.ParsingOptions(parse_tool_calls=case.tool_format != "none")
+        start = deepseek_recipe.ThinkingInitialStage.ReasoningStart
+        options = deepseek_recipe.ParsingOptions(
+            parse_tool_calls=case.tool_format != "none",
+            thinking_initial_stage=start if case.stage.thinks else None,
+        )
         return deepseek_recipe.StreamProcessor(
             make(converted, "chatcmpl-1", "m"), options, self._tokenizer
         )
@@ -142,7 +152,8 @@ def text_of(frames: Sequence[bytes]) -> str:
     """What the frames say."""
     chunks = [json.loads(frame.removeprefix(b"data: ")) for frame in frames]
     deltas = [choice["delta"] for chunk in chunks for choice in chunk["choices"]]
-    return "".join(delta.get("content") or "" for delta in deltas)
+    keys = ("content", "reasoning_content")
+    return "".join(delta.get(key) or "" for delta in deltas for key in keys)
 
 
 def measure(case: Case, ours: Ours, theirs: Theirs, corpus: Corpus, model: ServedModel) -> bool:

@@ -9,7 +9,7 @@ from typing import Final
 from rorqual_recipe.output.events import ContentDelta, ReasoningDelta
 from rorqual_recipe.tokens.vocabulary import Vocabulary
 
-MAX_TABLES: Final = 64
+MAX_TABLES: Final = 16
 
 TextDelta = ContentDelta | ReasoningDelta
 
@@ -19,6 +19,7 @@ class PlainTokens(dict[int, TextDelta]):
 
     Plain: whole characters, none of them among `significant`, and not ending in one of `endings`,
     so that nothing begins in it that is more than text. make: the event of a text.
+    events: those of all tables of a vocabulary, which share them.
     """
 
     def __init__(
@@ -28,8 +29,10 @@ class PlainTokens(dict[int, TextDelta]):
         significant: frozenset[str],
         endings: str,
         make: Callable[[str], TextDelta],
+        events: dict[int, TextDelta],
     ) -> None:
         super().__init__()
+        self._events = events
         self._vocabulary = vocabulary
         self._mark_ids = mark_ids
         self._significant = significant
@@ -42,20 +45,24 @@ class PlainTokens(dict[int, TextDelta]):
 
     def split(self, token_id: int) -> tuple[str, str] | None:
         """(text, line breaks behind it that have to wait); None when there is more to the token."""
+        event = self.get(token_id)
+        if event is not None:
+            return event.text, ""
         try:
             return self._splits[token_id]
         except KeyError:
-            found = self._splits[token_id] = self._look(token_id)
-            return found
+            return self._look(token_id)
 
     def _look(self, token_id: int) -> tuple[str, str] | None:
         text = self._text_of(token_id)
         body = text.rstrip("\n") if "\n" in self._endings else text
-        if not text or (body and body[-1] in self._endings):
-            return None
-        if body == text:
-            self[token_id] = self.make(text)
-        return body, text[len(body) :]
+        found = None if not text or body[-1:] in [*self._endings] else (body, text[len(body) :])
+        if body and body == text and found:
+            event = self._events.get(token_id) or self.make(text)
+            self[token_id] = self._events[token_id] = event
+        else:
+            self._splits[token_id] = found
+        return found
 
     def _text_of(self, token_id: int) -> str:
         """The token's text; "" when there is more to it."""
@@ -94,5 +101,6 @@ def plain_tokens(
     if table is None:
         if len(tables) >= MAX_TABLES:
             tables.clear()
-        table = tables[key] = PlainTokens(vocabulary, marks, significant, endings, make)
+        events = tables.setdefault(make, {})
+        table = tables[key] = PlainTokens(vocabulary, marks, significant, endings, make, events)
     return table  # type: ignore[no-any-return]

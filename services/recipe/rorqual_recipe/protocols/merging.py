@@ -11,6 +11,8 @@ from rorqual_recipe.output.events import (
     ToolArgumentsDelta,
 )
 
+TextDelta = ContentDelta | ReasoningDelta
+
 
 def merged(events: Sequence[AnswerEvent]) -> Sequence[AnswerEvent]:
     """The same events with adjoining deltas put together."""
@@ -23,17 +25,21 @@ def merged(events: Sequence[AnswerEvent]) -> Sequence[AnswerEvent]:
     return result
 
 
-def only_content(events: Sequence[AnswerEvent]) -> str | None:
-    """All the text when there is nothing but content, as nearly always; else None."""
+def only_text(events: Sequence[AnswerEvent]) -> tuple[type[TextDelta], str] | None:
+    """All the text when it is content only or reasoning only, as nearly always; else None."""
     if len(events) == 1:
         event = events[0]
-        return event.text if isinstance(event, ContentDelta) else None
-    if set(map(type, events)) != _ONLY_CONTENT:
-        return None
-    return "".join([event.text for event in events])  # type: ignore[union-attr]
+        return (type(event), event.text) if isinstance(event, TextDelta) else None
+    kinds = set(map(type, events))
+    if kinds == _CONTENT:
+        return ContentDelta, "".join([event.text for event in events])  # type: ignore[union-attr]
+    if kinds == _REASONING:
+        return ReasoningDelta, "".join([event.text for event in events])  # type: ignore[union-attr]
+    return None
 
 
-_ONLY_CONTENT = {ContentDelta}
+_CONTENT = {ContentDelta}
+_REASONING = {ReasoningDelta}
 
 
 def _kind_of(event: AnswerEvent) -> tuple[Any, ...] | None:

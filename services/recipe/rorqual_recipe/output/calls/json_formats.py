@@ -132,10 +132,6 @@ class HermesCalls(JsonFormat):
             self._is_open = False
         return True
 
-    def open_inside(self) -> None:
-        """See CallFormat.open_inside."""
-        self.open(TOOL_MARK)
-
 
 class LlamaCalls(JsonFormat):
     """`{"name": ..., "parameters": {...}}` as the whole content, several with `;` between."""

@@ -30,6 +30,10 @@ class MistralCalls(JsonFormat):
         self._arguments: ArgumentsSpan | None = None
         self._in_list = False
 
+    def open_inside(self) -> None:
+        """See CallFormat.open_inside."""
+        self.open(TOOL_MARK)
+
     def _step(self) -> bool:
         if self._arguments is not None:
             return self._step_arguments(self._arguments)

@@ -21,7 +21,7 @@ from rorqual_recipe.output.events import (
 from rorqual_recipe.protocols.base import AnswerFacts, TokenUsage
 from rorqual_recipe.protocols.chat.echo import ChatEcho
 from rorqual_recipe.protocols.chat.shown import compact_json, logprobs_object, usage_object
-from rorqual_recipe.protocols.merging import merged, only_content
+from rorqual_recipe.protocols.merging import merged, only_text
 
 DONE = b"data: [DONE]\n\n"
 
@@ -58,9 +58,11 @@ class ChatChunks:
         choice = self._choices.get(choice_index)
         if choice is None:
             choice = self._begin(choice_index, frames)
-        text = None if self._with_logprobs else only_content(events)
-        if text is not None:
-            frames.append(choice.content(text))
+        only = None if self._with_logprobs else only_text(events)
+        if only is not None:
+            kind, text = only
+            is_content = kind is ContentDelta
+            frames.append(choice.content(text) if is_content else choice.reasoning(text))
             return frames
         for event in merged(events):
             if isinstance(event, ContentDelta):
@@ -98,9 +100,9 @@ class ChatChunks:
         return choice.delta_with_logprobs(delta, compact_json(shown))
 
     def _reasoning(self, choice: "_ChoiceFrames", event: ReasoningDelta) -> bytes:
-        delta = f'"content":null,"reasoning_content":{encode_basestring(event.text)}'
         if not self._with_logprobs:
-            return choice.delta(delta)
+            return choice.reasoning(event.text)
+        delta = f'"content":null,"reasoning_content":{encode_basestring(event.text)}'
         shown = logprobs_object((), event.logprobs, self._facts.vocabulary)
         return choice.delta_with_logprobs(delta, compact_json(shown))
 
@@ -142,11 +144,15 @@ class _ChoiceFrames:
         self.no_reasoning = ',"reasoning_content":null' if thinks else ""
         self._before_content = f'{before}"content":'
         self._after_content = f"{self.no_reasoning}{self._after}"
+        self._before_reasoning = f'{before}"content":null,"reasoning_content":'
         self.calls: dict[int, ToolCallBegan] = {}
         self.warnings: list[str] = []
 
     def content(self, text: str) -> bytes:
         return f"{self._before_content}{encode_basestring(text)}{self._after_content}".encode()
+
+    def reasoning(self, text: str) -> bytes:
+        return f"{self._before_reasoning}{encode_basestring(text)}{self._after}".encode()
 
     def delta(self, delta: str) -> bytes:
         return f"{self._before}{delta}{self._after}".encode()
