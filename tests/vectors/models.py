@@ -16,6 +16,11 @@ from rorqual_recipe.profile import PROFILE_FILE
 from rorqual_recipe.settings import RecipeSettings
 
 CONTEXT_TOKENS = 1 << 30
+_OUR_NAMES = {
+    "thinking_start": "think_open",
+    "thinking_end": "think_close",
+    "latest_reminder": "reminder",
+}
 VERSION_OF = {name: version for version, (name, _) in VERSIONS.items()}
 
 
@@ -49,8 +54,9 @@ class CaseModels:
 
     def _make(self, directory: Path, version: str, options: Mapping[str, Any]) -> ServedModel:
         profile = json.loads(json.dumps(reference_profile(version)))
-        spellings = options.get("special_tokens", {})
+        spellings = _spellings(options, profile["tokens"])
         tokenizer = _respelled(self._tokenizer, profile["tokens"], spellings)
+        profile["tokens"].update(spellings)
         _apply(options, profile)
         directory.mkdir()
         config = {"max_position_embeddings": CONTEXT_TOKENS}
@@ -62,9 +68,15 @@ class CaseModels:
         return load_served_model(RecipeSettings(model_dir=directory))
 
 
+def _spellings(options: Mapping[str, Any], tokens: Mapping[str, str]) -> dict[str, str]:
+    """Other spellings of the tokens that a version's prompts are made of."""
+    given = options.get("special_tokens", {}).items()
+    named = {_OUR_NAMES.get(name, name): spelling for name, spelling in given}
+    return {name: spelling for name, spelling in named.items() if name in tokens}
+
+
 def _apply(options: Mapping[str, Any], profile: dict[str, Any]) -> None:
     """Options of the reference's conversion that are data of a profile."""
-    profile["tokens"].update(options.get("special_tokens", {}))
     profile["thinks_by_default"] = options.get("default_thinking_mode", True)
     for mode, rules in profile["sampling"].items():
         bound = "non_thinking" if mode == "plain" else "thinking"

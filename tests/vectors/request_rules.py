@@ -129,6 +129,7 @@ ACCEPT_RULES = (
     _accept("D-REQ-15", _STRICT, _has(strict=True)),
     _accept("D-REQ-25", r"response_format should not be used with tools"),
     _accept("D-REQ-16", r"must be passed back to the API", lambda c: bool(c.get("options"))),
+    _accept("D-REQ-53", r"Server tools are not supported", lambda c: bool(c.get("options"))),
     _accept("D-REQ-17", r"unknown variant `developer`"),
     _accept("D-REQ-18", r"Unsupported custom tool|custom tools are not allowed inside"),
     _accept("D-REQ-18", r"server tools are not supported", _has_type("custom")),
