@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -453,6 +454,33 @@ def test_too_much_to_compile_is_held_to_what_was_promised() -> None:
     assert held.constraint is not None
     assert len(held.constraint.source) < 10_000
     assert not held.takes(call("hermes", city="x", days=4))
+
+
+@pytest.mark.parametrize("strict", [True, False])
+def test_a_hostile_schema_costs_little(strict: bool) -> None:
+    """Branches of branches without end, and definitions that every parameter refers to."""
+    levels = {f"a{i}": {"anyOf": [{"$ref": f"#/$defs/a{i + 1}"}] * 60} for i in range(9)}
+    branches = {
+        "properties": {"v": {"$ref": "#/$defs/a0"}},
+        "$defs": {**levels, "a9": {"enum": []}},
+    }
+    item = {"type": "array", "items": {"$ref": "#/$defs/big"}}
+    big = {
+        "properties": {f"p{i}": item for i in range(2000)},
+        "$defs": {"big": {"const": "x" * 100_000}},
+    }
+    began_s = time.monotonic()
+    for parameters in (branches, big):
+        tool = Tool("weather", parameters=parameters, strict=strict)
+        try:
+            held = Held("dsml-v4", [tool], choice=ToolChoice(REQUIRED))
+        except RequestRefused as refused:
+            assert strict
+            assert "too many references" in str(refused)
+        else:
+            assert held.constraint is not None
+            assert len(held.constraint.source) < 2_000_000
+    assert time.monotonic() - began_s < 3
 
 
 def test_what_this_call_format_does_not_enforce_is_said() -> None:

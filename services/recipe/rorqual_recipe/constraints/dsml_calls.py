@@ -89,15 +89,15 @@ class DsmlCalls:
             part = self._parameter(text(name), writer.values(value), own)
             parts.append(part if name in required else optional(part))
         more = schema.get("additionalProperties", "properties" not in schema)
-        parts += [] if more is False else [self._others(more, tool, own)]
+        parts += [] if more is False else [self._others(more, writer, own)]
         if required or not self.empty_call:
             return parts
         empty = text(self.empty_call)
         return [any_of([empty, sequence(*parts)])] if parts else [empty]
 
-    def _others(self, schema: Any, tool: CallableTool, own: Mapping[str, int]) -> Format:
+    def _others(self, schema: Any, writer: ValueWriter, own: Mapping[str, int]) -> Format:
         """Parameters of any name."""
-        return star(self._parameter(_NAME, self._writer(tool).values(schema), own))
+        return star(self._parameter(_NAME, writer.values(schema), own))
 
     def _writer(self, tool: CallableTool) -> ValueWriter:
         return ValueWriter(tool.tool.parameters, tool.param, is_strict=tool.tool.strict)

@@ -4,15 +4,19 @@ import json
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 from rorqual_recipe.constraints.tags import Format, any_of, free_text, json_value, regex, text
+from rorqual_recipe.problems import RequestRefused, unsupported
 
 MARK = "｜DSML｜"
 _DEFINITIONS = ("$defs", "definitions")
 _POINTER = re.compile(r"#/(\$defs|definitions)/([^/]+)")
 _MAX_ALTERNATIVES = 16
 _MAX_REFERENCES = 8
+_MAX_LOOKS = 64
+_MAX_DEFINITION_CHARS = 200_000
 _PLAIN_STRING = {"type", "title", "description", "default", "examples", "$comment", "deprecated"}
 _BESIDE_BRANCHES = {"title", "description", "default", "examples", "$comment", "deprecated"}
 
@@ -34,13 +38,18 @@ class ValueWriter:
 
     def __init__(self, root: Mapping[str, Any], param: str, *, is_strict: bool) -> None:
         self._definitions = {key: root[key] for key in _DEFINITIONS if key in root}
+        self._definition_chars = len(json.dumps(self._definitions))
+        self._chars_left = _MAX_DEFINITION_CHARS
         self._param = param
         self._is_strict = is_strict
+        self._num_looks = 0
 
     def values(self, schema: Any) -> list[Value]:
         """All ways to write what fits a schema."""
-        found = list(self._values(schema, 0))
-        return found if len(found) <= _MAX_ALTERNATIVES else [self._json(schema)]
+        self._num_looks = 0
+        found = list(islice(self._values(schema, 0), _MAX_ALTERNATIVES + 1))
+        is_simple = 0 < len(found) <= _MAX_ALTERNATIVES and self._num_looks <= _MAX_LOOKS
+        return found if is_simple else [self._json(schema)]
 
     def resolved(self, schema: Any) -> Any:
         """The schema that a mere reference points to; any other as it is."""
@@ -52,6 +61,9 @@ class ValueWriter:
         return schema
 
     def _values(self, schema: Any, depth: int) -> Iterator[Value]:
+        self._num_looks += 1
+        if self._num_looks > _MAX_LOOKS:
+            return
         if schema is True or schema == {}:
             yield Value(True, free_text(MARK))
             yield self._json(True)
@@ -99,10 +111,20 @@ class ValueWriter:
             yield self._json({"enum": others})
 
     def _json(self, schema: Any) -> Value:
-        refers = "$ref" in json.dumps(schema)
-        whole = {**schema, **self._definitions} if refers else schema
         fallback = None if self._is_strict else True
-        return Value(False, json_value(whole, self._param, fallback=fallback))
+        if "$ref" in json.dumps(schema):
+            self._chars_left -= self._definition_chars
+            if self._chars_left < 0:
+                return Value(False, self._beyond_definitions())
+            schema = {**schema, **self._definitions}
+        return Value(False, json_value(schema, self._param, fallback=fallback))
+
+    def _beyond_definitions(self) -> Format:
+        """Each value that refers to definitions carries them all, which has an end."""
+        if self._is_strict:
+            message = "too many references to be enforced in this model's call format"
+            raise RequestRefused([unsupported(self._param, message)])
+        return json_value(True)
 
     def _text(self, schema: Mapping[str, Any]) -> Format | None:
         """A string as it is; None when only JSON is held to what is asked of it.
