@@ -8,7 +8,7 @@ import numpy as np
 
 from rorqual_recipe.constraints import answer_constraint
 from rorqual_recipe.conversation import OutputConstraint, ParsedRequest, RawPrompt
-from rorqual_recipe.encodings.base import RenderedPrompt
+from rorqual_recipe.encodings.base import AnswerStage, RenderedPrompt
 from rorqual_recipe.model import ServedModel
 from rorqual_recipe.problems import Problem, RequestRefused, context_too_long, model_not_found
 from rorqual_recipe.protocols.base import ParseLimits, ProtocolAdapter
@@ -108,7 +108,7 @@ def encode_request(
 def _render(parsed: ParsedRequest, model: ServedModel) -> tuple[ParsedRequest, RenderedPrompt]:
     """The prompt, and the request with sampling and warnings as the prompt's encoding has them."""
     if parsed.raw_prompts:
-        return parsed, RenderedPrompt(())
+        return parsed, RenderedPrompt((), stage=AnswerStage.CONTENT_CONTINUATION)
     encoding = model.encoding
     sampling, warnings = encoding.effective_sampling(parsed.conversation, parsed.sampling)
     rendered = encoding.render(parsed.conversation)

@@ -9,7 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from rorqual_recipe.conversation import Conversation, ParsedRequest, SamplingOptions
+from rorqual_recipe.encode import encode_request
 from rorqual_recipe.encodings.base import AnswerStage
+from rorqual_recipe.model import ServedModel
 from rorqual_recipe.output.answer import AnswerReader
 from rorqual_recipe.output.events import (
     ContentDelta,
@@ -19,7 +21,9 @@ from rorqual_recipe.output.events import (
     ToolArgumentsDelta,
     ToolCallBegan,
 )
-from rorqual_recipe.output.plan import AnswerPlan
+from rorqual_recipe.output.plan import AnswerPlan, plan_answer
+from rorqual_recipe.protocols import PROTOCOLS
+from rorqual_recipe.protocols.base import ParseLimits
 from rorqual_recipe.tokens.vocabulary import Vocabulary
 
 from tests.unit.recipe.answers import (
@@ -250,3 +254,12 @@ def test_a_request_without_tools_reads_no_calls() -> None:
     assert not parsed.conversation.tools
     facts = said(read("hi " + CALL, replace(PLAIN, tool_format="none")))
     assert (facts["content"], facts["calls"]) == ("hi " + CALL, [])
+
+
+def test_a_raw_prompt_is_continued_line_breaks_and_all(model: ServedModel) -> None:
+    body = b'{"model": "tiny-chat", "prompt": "def f():"}'
+    limits = ParseLimits(max_choices=1, has_vision=False)
+    adapter = PROTOCOLS["completions"]
+    encoded = encode_request(body, adapter, model, default_max_tokens=9, limits=limits)
+    plan = plan_answer(encoded.parsed, encoded.rendered, is_enforced=False, call_id_seed="r/0")
+    assert said(read("\n    return 1\n", plan))["content"] == "\n    return 1\n"
