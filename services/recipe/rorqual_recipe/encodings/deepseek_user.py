@@ -1,6 +1,6 @@
 """The user's side of a DeepSeek prompt: words and results of tools, in one turn."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import groupby
 
 from rorqual_recipe.conversation import Message, Role, ToolCall
@@ -26,21 +26,18 @@ class UserTurns:
         if not run:
             return
         self._out.special("user")
-        blocks = self._blocks(_by_call(run, calls))
-        for index, write_block in enumerate(blocks):
+        for index, block in enumerate(self._blocks(_by_call(run, calls))):
             self._out.text(SEPARATOR if index else "")
-            write_block()
+            self._write_block(block)
 
-    def _blocks(self, run: Sequence[Message]) -> list[Callable[[], None]]:
+    def _blocks(self, run: Sequence[Message]) -> list[list[Message]]:
+        """Messages that are joined before all else is."""
         if not self._layout.joins_users:
-            return [self._writer_of([message]) for message in run]
+            return [[message] for message in run]
         groups = groupby(enumerate(run), key=_group)
-        return [self._writer_of([message for _, message in group]) for _, group in groups]
+        return [[message for _, message in group] for _, group in groups]
 
-    def _writer_of(self, messages: Sequence[Message]) -> Callable[[], None]:
-        return lambda: self._write_joined(messages)
-
-    def _write_joined(self, messages: Sequence[Message]) -> None:
+    def _write_block(self, messages: Sequence[Message]) -> None:
         several = [m for m in messages if has_content(m)] if len(messages) > 1 else messages
         for index, message in enumerate(several):
             self._out.text(SEPARATOR if index else "")
