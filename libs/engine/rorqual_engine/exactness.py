@@ -18,8 +18,8 @@ def is_exact(model: CausalModel) -> bool:
     tokens = [(37 * i + 11) % model.vocab_size for i in range(_NUM_TOKENS)]
     cache = model.new_cache(2)
     with cache.allocate(1) as whole, cache.allocate(1) as cut:
-        expected = model.forward([SequenceChunk(tokens, 0, whole.pages, True)], cache)
+        expected = model.forward([SequenceChunk(tokens, 0, whole.pages, True, whole.window)], cache)
         for start, end in zip(_CUTS, (*_CUTS[1:], _NUM_TOKENS), strict=True):
-            chunk = SequenceChunk(tokens[start:end], start, cut.pages, True)
+            chunk = SequenceChunk(tokens[start:end], start, cut.pages, True, cut.window)
             found = model.forward([chunk], cache)
     return bool((expected == found).all())

@@ -136,9 +136,17 @@ class BareEngine:
             end = sequence.num_done + count
             tokens = sequence.tokens[sequence.num_done : end]
             is_last = end == len(sequence.tokens)
+            lease = sequence.lease
             yield (
                 sequence,
-                SequenceChunk(tokens, sequence.num_done, sequence.lease.pages, is_last),
+                SequenceChunk(
+                    tokens,
+                    sequence.num_done,
+                    lease.pages,
+                    is_last,
+                    window=lease.window,
+                    defers_late=not sequence.output,
+                ),
             )
 
     def _bitmask(self, sampled: Sequence[_Running]) -> torch.Tensor | None:

@@ -11,6 +11,8 @@ import torch
 from rorqual_engine.errors import CorruptModel, ModelNotFound, UnsupportedModel
 from rorqual_engine.manifest import content_fingerprint, file_sha256, read_manifest, verify
 from rorqual_engine.models.base import CausalModel
+from rorqual_engine.models.deepseek.config import V4_ARCHITECTURE, V41_ARCHITECTURE
+from rorqual_engine.models.deepseek.model import DeepseekModel
 from rorqual_engine.models.llama import LlamaModel
 from rorqual_engine.models.weights import Weights
 
@@ -34,6 +36,8 @@ class Loader(Protocol):
 _LOADERS: dict[str, Loader] = {
     "LlamaForCausalLM": LlamaModel,
     "Qwen2ForCausalLM": LlamaModel,
+    V4_ARCHITECTURE: DeepseekModel,
+    V41_ARCHITECTURE: DeepseekModel,
 }
 
 

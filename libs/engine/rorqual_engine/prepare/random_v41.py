@@ -183,11 +183,9 @@ def _random(name: str, shape: tuple[int, ...], generator: torch.Generator) -> to
     """Values with which nothing is trivial: sinks, biases and gates all matter."""
     if name.endswith("tid2eid"):
         raise NotImplementedError("V4.1 has no hash router")
-    values = torch.randn(shape, generator=generator)
-    if name.endswith("norm.weight"):
-        return 1 + 0.1 * values
-    if name.endswith("_scale"):
-        return 1 + 0.2 * values
+    values: torch.Tensor = torch.randn(shape, generator=generator)
+    if name.endswith(("norm.weight", "_scale")):
+        return torch.ones(shape).add(values, alpha=0.2)
     if "hc_" in name and name.endswith("_fn"):
         return values * shape[1] ** -0.5
     if name.endswith((".bias", ".bias_vl")):

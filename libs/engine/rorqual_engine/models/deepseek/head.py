@@ -1,0 +1,40 @@
+"""From the streams of the last layer to logits."""
+
+from __future__ import annotations
+
+import torch
+
+from rorqual_engine.models.deepseek.checkpoint import DeepseekWeights
+from rorqual_engine.models.deepseek.config import DeepseekConfig
+from rorqual_engine.models.deepseek.mhc import collapse, stream_logits
+from rorqual_engine.models.deepseek.norms import rms_norm
+
+
+class FinalHead:
+    """Collapses the streams, norms them, and predicts."""
+
+    def __init__(self, weights: DeepseekWeights, config: DeepseekConfig) -> None:
+        self._eps, self._hc_eps = config.eps, config.streams.eps
+        self._norm = weights.vector("norm.weight", (config.hidden,))
+        self._head = weights.linear("head.weight")
+        self._own_pre = None
+        if not config.streams.is_lagged:
+            self._own_pre = tuple(
+                weights.vector(f"hc_head_{part}") for part in ("fn", "base", "scale")
+            )
+
+    def __call__(self, streams: torch.Tensor, last_pre: torch.Tensor | None) -> torch.Tensor:
+        """fp32 logits [T, V]. streams: [T, n, D]; last_pre: [T, n] of the last sublayer."""
+        return self._head(self.normed(streams, last_pre)).float()
+
+    def normed(self, streams: torch.Tensor, last_pre: torch.Tensor | None) -> torch.Tensor:
+        """What the logits are computed from, [T, D]."""
+        pre = self._pre(streams) if self._own_pre else last_pre
+        assert pre is not None
+        return rms_norm(collapse(streams, pre), self._norm, self._eps)
+
+    def _pre(self, streams: torch.Tensor) -> torch.Tensor:
+        assert self._own_pre
+        fn, base, scale = self._own_pre
+        logits = stream_logits(streams, fn, self._eps)
+        return torch.sigmoid(logits * scale + base) + self._hc_eps

@@ -1,0 +1,84 @@
+"""The residual streams: read as one, written back as several, mixed among themselves."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from rorqual_engine.models.deepseek.checkpoint import DeepseekWeights
+from rorqual_engine.models.deepseek.config import DeepseekConfig
+from rorqual_engine.models.deepseek.norms import exact_product
+
+
+@dataclass(frozen=True)
+class Mix:
+    """One sublayer's weights over n streams, fp32."""
+
+    pre: torch.Tensor
+    """[T, n] how the streams are read"""
+    post: torch.Tensor
+    """[T, n] how the output is written"""
+    comb: torch.Tensor
+    """[T, n, n] stream j becomes comb[j, k] of stream k; nearly doubly stochastic"""
+
+
+class HyperConnection:
+    """The mixing around one sublayer."""
+
+    def __init__(
+        self, fn: torch.Tensor, base: torch.Tensor, scale: torch.Tensor, config: DeepseekConfig
+    ) -> None:
+        """fn: fp32 [(2 + n) * n, n * D]; base: [(2 + n) * n]; scale: [3]."""
+        self.fn, self.base, self.scale = fn, base, scale
+        self.num_streams = config.streams.num_streams
+        self.iterations, self.hc_eps = config.streams.iterations, config.streams.eps
+        self.eps = config.eps
+
+    @classmethod
+    def load(cls, weights: DeepseekWeights, prefix: str, config: DeepseekConfig) -> HyperConnection:
+        """prefix: such as layers.0.hc_attn"""
+        fn, base, scale = (weights.vector(f"{prefix}_{part}") for part in ("fn", "base", "scale"))
+        return cls(fn, base, scale, config)
+
+    def mix(self, streams: torch.Tensor) -> Mix:
+        """streams: [T, n, D]."""
+        n = self.num_streams
+        logits = stream_logits(streams, self.fn, self.eps)
+        pre, post, comb = torch.split(logits, [n, n, n * n], dim=-1)
+        pre_base, post_base, comb_base = torch.split(self.base, [n, n, n * n])
+        s = self.scale
+        return Mix(
+            torch.sigmoid(pre * s[0] + pre_base) + self.hc_eps,
+            2 * torch.sigmoid(post * s[1] + post_base),
+            self._balanced((comb * s[2] + comb_base).view(-1, n, n)),
+        )
+
+    def _balanced(self, logits: torch.Tensor) -> torch.Tensor:
+        """Sinkhorn: columns, then rows and columns in turn."""
+        eps = self.hc_eps
+        comb = logits.softmax(-1) + eps
+        comb = comb / (comb.sum(1, keepdim=True) + eps)
+        for _ in range(self.iterations - 1):
+            comb = comb / (comb.sum(2, keepdim=True) + eps)
+            comb = comb / (comb.sum(1, keepdim=True) + eps)
+        return comb
+
+
+def stream_logits(streams: torch.Tensor, fn: torch.Tensor, eps: float) -> torch.Tensor:
+    """fn of the normed streams, fp32 [T, out]; streams: [T, n, D], fn: [out, n * D]."""
+    flat = streams.flatten(1).float()
+    scale = torch.rsqrt(flat.square().mean(-1, keepdim=True) + eps)
+    return exact_product(flat * scale, fn)
+
+
+def collapse(streams: torch.Tensor, pre: torch.Tensor) -> torch.Tensor:
+    """The streams as one row each: [T, D] in streams' dtype, summed in fp32."""
+    return (streams.float() * pre[:, :, None]).sum(1).to(streams.dtype)
+
+
+def expand(streams: torch.Tensor, output: torch.Tensor, mix: Mix) -> torch.Tensor:
+    """The streams after a sublayer whose output is [T, D]; one rounding."""
+    mixed = torch.einsum("tjk,tjd->tkd", mix.comb, streams.float())
+    written = mix.post[:, :, None] * output.float()[:, None, :]
+    return (mixed + written).to(streams.dtype)

@@ -1,0 +1,161 @@
+"""DeepSeek V4 and V4.1 over pages and window slots."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Sequence
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import torch
+from torch.nn import functional
+
+from rorqual_engine.batch import Batch, SequenceChunk, lay_out
+from rorqual_engine.errors import BadChunk
+from rorqual_engine.kv import LAYOUT_VERSION, PagedKvCache
+from rorqual_engine.models.base import CausalModel
+from rorqual_engine.models.deepseek.checkpoint import DeepseekWeights
+from rorqual_engine.models.deepseek.config import DeepseekConfig
+from rorqual_engine.models.deepseek.head import FinalHead
+from rorqual_engine.models.deepseek.indexer import Selection
+from rorqual_engine.models.deepseek.late import gather, late_spans, remember
+from rorqual_engine.models.deepseek.layer import Layer, Streams
+from rorqual_engine.models.deepseek.layout import kv_layout
+from rorqual_engine.models.deepseek.rope import RopeTable
+from rorqual_engine.models.deepseek.state import KvViews, load_window, save_window
+from rorqual_engine.models.deepseek.step import Rows, rows_of
+from rorqual_engine.models.weights import Weights
+
+STATE_VERSION = 1
+"""Changes whenever the meaning of a slot's or a page's bytes changes."""
+
+
+class DeepseekModel(CausalModel):
+    """Both families; the configuration says which parts exist."""
+
+    def __init__(
+        self,
+        config: dict[str, Any],
+        weights: Weights,
+        *,
+        content_id: str,
+        device: torch.device,
+        dtype: torch.dtype,
+    ) -> None:
+        self.config = DeepseekConfig.from_hf(config)
+        self.device, self.dtype = device, dtype
+        self.vocab_size = self.config.vocab_size
+        self.max_context_tokens = self.config.max_context_tokens
+        self.eos_token_ids = self.config.eos_token_ids
+        self.kv_layout = kv_layout(self.config, dtype)
+        self.fingerprint = _fingerprint(content_id, dtype, self.config)
+        found = DeepseekWeights(weights.model_dir, device, dtype)
+        self._embedding = found.get("embed.weight", (self.vocab_size, self.config.hidden))
+        ropes = {
+            is_main: RopeTable(rope, self.config.rope_dim, device)
+            for is_main, rope in (
+                (True, self.config.rope_main),
+                (False, self.config.rope_compress),
+            )
+        }
+        self._layers = [
+            Layer(found, plan, self.config, ropes[plan.kind == "window"])
+            for plan in self.config.layers
+        ]
+        self._head = FinalHead(found, self.config)
+        self.on_layer: Callable[[int, Streams], None] | None = None
+        """Called with every layer's number and the streams behind it; for taps and tests."""
+        self._views: WeakKeyDictionary[PagedKvCache, KvViews] = WeakKeyDictionary()
+
+    @torch.no_grad()
+    def forward(self, chunks: Sequence[SequenceChunk], cache: PagedKvCache) -> torch.Tensor:
+        if cache.layout != self.kv_layout:
+            raise BadChunk("the cache was made for another model")
+        batch = lay_out(
+            chunks, cache, vocab_size=self.vocab_size, max_context_tokens=self.max_context_tokens
+        )
+        rows = rows_of(chunks, batch, self.device, self.config.image_token_id)
+        views = self._views_of(cache)
+        streams, wanted = self._run(chunks, batch, rows, views)
+        if not len(wanted):
+            return streams.values.new_empty((0, self.vocab_size), dtype=torch.float32)
+        last = streams.of(wanted)
+        return self._head(last.values, last.pre)
+
+    def _run(
+        self, chunks: Sequence[SequenceChunk], batch: Batch, rows: Rows, views: KvViews
+    ) -> tuple[Streams, torch.Tensor]:
+        """The streams of the last layer's rows, and which of them are wanted."""
+        streams = self._embed(chunks, rows)
+        for chunk in rows.chunks:
+            remember(views.ids[chunk.slot], rows, chunk, rows.token_ids)
+        wanted = torch.from_numpy(batch.logits_rows).to(self.device)
+        first_late = self.config.num_encoder_layers
+        streams = self._through(self._layers[:first_late], streams, rows, views)
+        if self.config.late_start is None:
+            return streams, wanted
+        for chunk in rows.chunks:
+            remember(views.streams[chunk.slot], rows, chunk, streams.values)
+            remember(views.weights[chunk.slot], rows, chunk, streams.pre)
+        spans = late_spans(chunks, rows, self.config.window)
+        late = self._layers[first_late:]
+        if spans is None:
+            return self._through(late, streams, rows, views), wanted
+        late[0].compress(streams, rows, views)
+        image_id = -1 if self.config.image_token_id is None else self.config.image_token_id
+        late_rows, streams = gather(spans, streams, rows, views, image_id)
+        if spans:
+            streams = self._through(late, streams, late_rows, views, is_compressed=True)
+        lasts = [span.target.first + span.target.count - 1 for span in spans if span.wants_logits]
+        return streams, torch.tensor(lasts, dtype=torch.int64, device=self.device)
+
+    def _embed(self, chunks: Sequence[SequenceChunk], rows: Rows) -> Streams:
+        embedded = functional.embedding(rows.token_ids, self._embedding)
+        for chunk, given in zip(rows.chunks, chunks, strict=True):
+            if given.embeddings is not None:
+                places = torch.from_numpy(given.embeddings.rows).to(self.device) + chunk.first
+                embedded[places] = given.embeddings.values.to(embedded)
+        n = self.config.streams.num_streams
+        pre = torch.zeros((len(embedded), n), device=self.device)
+        pre[:, 0] = 1
+        return Streams(embedded[:, None, :].repeat(1, n, 1), pre)
+
+    def _through(
+        self, layers: Sequence[Layer], streams: Streams, rows: Rows, views: KvViews,
+        *, is_compressed: bool = False,
+    ) -> Streams:  # fmt: skip
+        """is_compressed: the first of the layers has written these rows' entries already."""
+        selections: dict[int, Selection] = {}
+        for layer in layers:
+            streams = layer(streams, rows, views, selections, is_compressed=is_compressed)
+            is_compressed = False
+            if self.on_layer is not None:
+                self.on_layer(layer.plan.index, streams)
+        return streams
+
+    def num_replayed(self, num_stored: int) -> int:
+        if self.config.family == "v4":
+            return num_stored  # its open compressions can't be rebuilt from a window of rows
+        return min(num_stored, self.config.window)
+
+    def save_window(self, cache: PagedKvCache, window: int, num_tokens: int) -> torch.Tensor:
+        return save_window(cache, window, num_tokens, self.config, self.dtype)
+
+    def load_window(
+        self, cache: PagedKvCache, window: int, num_tokens: int, snapshot: torch.Tensor
+    ) -> None:
+        load_window(cache, window, num_tokens, snapshot, self.config, self.dtype)
+
+    def _views_of(self, cache: PagedKvCache) -> KvViews:
+        views = self._views.get(cache)
+        if views is None:
+            views = self._views[cache] = KvViews(cache, self.config, self.dtype)
+        return views
+
+
+def _fingerprint(content_id: str, dtype: torch.dtype, config: DeepseekConfig) -> str:
+    text = (
+        f"deepseek|{content_id}|{dtype}|layout={LAYOUT_VERSION}.{STATE_VERSION}"
+        f"|quantized={config.kv_quantized}"
+    )
+    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()

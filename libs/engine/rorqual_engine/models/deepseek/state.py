@@ -1,0 +1,97 @@
+"""Typed views of a cache's pages and window slots; reads and writes go to the cache."""
+
+from __future__ import annotations
+
+import torch
+
+from rorqual_engine.kv import PagedKvCache
+from rorqual_engine.models.deepseek.config import DeepseekConfig
+from rorqual_engine.models.deepseek.layout import (
+    Section,
+    page_sections,
+    plain_format,
+    plan_of,
+    slot_sections,
+    snapshot_rows,
+)
+
+
+class KvViews:
+    """By layer. Pages: entries, keys [pages, 128 / r, dim]. Slots: window [slots, ring, dim];
+    raw, index_raw fp32 [slots, ring, width]; ids int64 [slots, ring]; streams [slots, W, n, D] and
+    weights fp32 [slots, W, n] where rows wait for the late layers."""
+
+    def __init__(self, cache: PagedKvCache, config: DeepseekConfig, dtype: torch.dtype) -> None:
+        self.window: dict[int, torch.Tensor] = {}
+        self.raw: dict[int, torch.Tensor] = {}
+        self.index_raw: dict[int, torch.Tensor] = {}
+        self.entries: dict[int, torch.Tensor] = {}
+        self.keys: dict[int, torch.Tensor] = {}
+        for section in page_sections(config, plain_format(config, dtype)):
+            getattr(self, section.name)[section.layer] = _typed(cache.pages, section, dtype)
+        for section in slot_sections(config, dtype):
+            view = _typed(cache.windows, section, _dtype_of(section, dtype))
+            if section.layer >= 0:
+                getattr(self, section.name)[section.layer] = view
+            elif section.name == "ids":
+                self.ids = view[..., 0]
+            elif section.name == "weights":
+                self.weights = view
+            else:
+                self.streams = view.view(*view.shape[:2], config.streams.num_streams, config.hidden)
+
+
+def _dtype_of(section: Section, dtype: torch.dtype) -> torch.dtype:
+    if section.name == "ids":
+        return torch.int64
+    return dtype if section.name in ("window", "streams") else torch.float32
+
+
+def _typed(pool: torch.Tensor, section: Section, dtype: torch.dtype) -> torch.Tensor:
+    part = pool[:, section.offset : section.offset + section.num_bytes]
+    typed: torch.Tensor = part.view(dtype)
+    return typed.view(len(pool), section.num_rows, -1)
+
+
+def save_window(
+    cache: PagedKvCache, window: int, num_tokens: int, config: DeepseekConfig, dtype: torch.dtype
+) -> torch.Tensor:
+    """Snapshot after num_tokens tokens: the last rows of every ring, oldest first; uint8."""
+    slot = cache.windows[window]
+    parts = []
+    for section in slot_sections(config, dtype):
+        positions = _last_positions(section, config, num_tokens)
+        rows = _rows(slot, section)[positions % section.num_rows]
+        rows[positions < 0] = 0  # never written: whatever an earlier owner left there
+        parts.append(rows.flatten())
+    return torch.cat(parts).cpu()
+
+
+def load_window(
+    cache: PagedKvCache,
+    window: int,
+    num_tokens: int,
+    snapshot: torch.Tensor,
+    config: DeepseekConfig,
+    dtype: torch.dtype,
+) -> None:
+    """Puts the rows of a snapshot back where their positions belong."""
+    slot = cache.windows[window]
+    source = snapshot.to(cache.device)
+    at = 0
+    for section in slot_sections(config, dtype):
+        rows = _last_positions(section, config, num_tokens) % section.num_rows
+        size = len(rows) * section.row_bytes
+        _rows(slot, section)[rows] = source[at : at + size].view(len(rows), section.row_bytes)
+        at += size
+
+
+def _rows(slot: torch.Tensor, section: Section) -> torch.Tensor:
+    part = slot[section.offset : section.offset + section.num_bytes]
+    return part.view(section.num_rows, section.row_bytes)
+
+
+def _last_positions(section: Section, config: DeepseekConfig, num_tokens: int) -> torch.Tensor:
+    """The positions before num_tokens that travel; below 0 = there is none."""
+    count = snapshot_rows(section, plan_of(config, section), config.window)
+    return torch.arange(num_tokens - count, num_tokens)

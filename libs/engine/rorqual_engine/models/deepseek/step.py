@@ -1,0 +1,85 @@
+"""The rows of one pass through some layers, and where their state lies."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from rorqual_engine.batch import Batch, SequenceChunk
+from rorqual_engine.errors import BadChunk
+
+
+@dataclass(frozen=True)
+class ChunkRows:
+    """Consecutive rows of one sequence."""
+
+    first: int
+    """Row of the batch where they begin."""
+    count: int
+    start: int
+    """Position of the first of them."""
+    slot: int
+    """Window slot."""
+    pages: torch.Tensor
+    """int64, from position 0 on"""
+    floor: int
+    """No window key before this position is read."""
+    num_stored: int
+    """Entries that end before this position are in the pages already."""
+
+    @property
+    def end(self) -> int:
+        return self.start + self.count
+
+    @property
+    def rows(self) -> slice:
+        return slice(self.first, self.first + self.count)
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Rows chunk after chunk, T in all."""
+
+    token_ids: torch.Tensor
+    """int64 [T]"""
+    positions: torch.Tensor
+    """int64 [T]"""
+    is_image: torch.Tensor | None
+    """bool [T]; None = no row is of an image"""
+    chunks: tuple[ChunkRows, ...]
+
+
+def rows_of(
+    chunks: Sequence[SequenceChunk],
+    batch: Batch,
+    device: torch.device,
+    image_token_id: int | None,
+) -> Rows:
+    """Raises: BadChunk."""
+    slots = [chunk.window for chunk in chunks]
+    if any(slot is None for slot in slots) or len(set(slots)) < len(slots):
+        raise BadChunk("every chunk needs a window slot of its own")
+    laid_out = []
+    for c, chunk in enumerate(chunks):
+        first, last = (int(row) for row in batch.row_starts[c : c + 2])
+        pages = batch.pages[batch.page_starts[c] : batch.page_starts[c + 1]].astype(np.int64)
+        laid_out.append(
+            ChunkRows(
+                first=first,
+                count=last - first,
+                start=chunk.start,
+                slot=int(chunk.window or 0),
+                pages=torch.from_numpy(pages).to(device),
+                floor=chunk.window_floor,
+                num_stored=chunk.num_stored,
+            )
+        )
+    token_ids = torch.from_numpy(batch.token_ids).to(device)
+    is_image = None
+    if image_token_id is not None and bool((batch.token_ids == image_token_id).any()):
+        is_image = token_ids == image_token_id
+    positions = torch.from_numpy(batch.positions).to(device)
+    return Rows(token_ids, positions, is_image, tuple(laid_out))
