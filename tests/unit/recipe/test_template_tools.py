@@ -253,3 +253,34 @@ def test_a_template_with_a_fault_stops_the_start(tmp_path: Path) -> None:
     make_chat_model_dir(tmp_path, template="\n{% for m in messages %}{{ m.content }")
     with pytest.raises(BadModelDirectory, match=r"tokenizer_config.json: line 2 of the chat temp"):
         load_served_model(RecipeSettings(model_dir=tmp_path))
+
+
+STERN = (
+    "{% for m in messages %}{% if m.role == 'system' %}{{ raise_exception('no system role') }}"
+    "{% endif %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n<think>{% endif %}"
+)
+
+
+def test_where_there_is_no_system_role_the_user_says_its_text() -> None:
+    messages = (said(Role.SYSTEM, "Be brief."), said(Role.USER, "x"), said(Role.DEVELOPER, "Now."))
+    prompt = encoding(STERN).render(Conversation(messages))
+    assert spelled(prompt).startswith(
+        "<|im_start|>user\nBe brief.\n\nx<|im_end|><|im_start|>user\nNow.<|im_end|>"
+    )
+    assert "no system role" in prompt.warnings[0]
+    with_tools = encoding(STERN).render(Conversation(messages[1:2], (WEATHER,)))
+    assert spelled(with_tools).startswith("<|im_start|>user\n# Tools")
+
+
+def test_begun_reasoning_goes_on_where_the_template_opens_it() -> None:
+    begun = Message(Role.ASSISTANT, reasoning="so far </think>", is_prefix=True)
+    talk = Conversation((said(Role.USER, "x"), begun))
+    prompt = encoding(STERN).render(talk)
+    assert spelled(prompt).endswith("<|im_start|>assistant\n<think>so far </think>")
+    assert prompt.stage is AnswerStage.REASONING_CONTINUATION
+    assert specials(prompt)[-1] == "<think>"
+    assert prompt.warnings == ()
+    anew = encoding(HERMES).render(talk)
+    assert anew.stage is AnswerStage.CONTENT
+    assert "begins anew" in anew.warnings[0]

@@ -5,22 +5,17 @@ can't express is said in other words, with a warning: see template_messages.py.
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 from jinja2 import TemplateError, TemplateSyntaxError
 
 from rorqual_recipe.conversation import (
     Conversation,
-    Effort,
     ImagePart,
     SamplingOptions,
-    Thinking,
     Tool,
 )
 from rorqual_recipe.encodings.base import (
-    NO_TOOL_FORMAT,
-    AnswerStage,
     Image,
     RenderedPrompt,
     Segment,
@@ -28,6 +23,7 @@ from rorqual_recipe.encodings.base import (
 )
 from rorqual_recipe.encodings.message_parts import has_content
 from rorqual_recipe.encodings.special_splitter import SpecialSplitter, unused_character
+from rorqual_recipe.encodings.template_answer import TemplateAnswers, thinking_switches
 from rorqual_recipe.encodings.template_messages import MessageValues
 from rorqual_recipe.encodings.template_sandbox import (
     TemplateRefusal,
@@ -42,8 +38,6 @@ from rorqual_recipe.problems import Problem, RequestRefused
 __all__ = ["ChatTemplateEncoding", "unused_character"]
 
 _TEMPLATE_OWN_CHARS = 1 << 20  # what a template may add to the messages
-_HERMES = "hermes"
-_EFFORT_WORDS = {Effort.MINIMAL: "low", Effort.XHIGH: "high", Effort.MAX: "high"}
 
 
 class ChatTemplateEncoding:
@@ -68,7 +62,7 @@ class ChatTemplateEncoding:
         self._image_token_id = image_token_id
         self.own_tokens = frozenset(token.content for token in added_tokens if token.special)
         self._traits = probe_template(self._template, template, named_tokens)
-        self._header = AnswerHeader(self._template, named_tokens)
+        self._answers = TemplateAnswers(self._traits, AnswerHeader(self._template, named_tokens))
 
     @classmethod
     def from_model(cls, files: ModelFiles) -> "ChatTemplateEncoding":
@@ -110,7 +104,7 @@ class ChatTemplateEncoding:
         if continues:
             output = _cut_at(output, end)
         prompt = self._read(self._splitter.split(output, marker), conversation)
-        return self._with_answer(prompt, conversation, tools, continues=continues, in_text=in_text)
+        return self._answers.expect(prompt, conversation, tools, continues=continues)
 
     def _values(
         self, conversation: Conversation, tools: dict[str, Tool], section: str, mark: Mark, end: str
@@ -127,7 +121,7 @@ class ChatTemplateEncoding:
             "messages": values,
             "add_generation_prompt": not continues,
             **self._named_tokens,
-            **_thinking_switches(conversation.thinking),
+            **thinking_switches(conversation.thinking),
         }
         if tools and self._traits.has_tools:
             variables["tools"] = tool_values(tools, mark)
@@ -162,51 +156,6 @@ class ChatTemplateEncoding:
             raise RequestRefused([Problem(images[0].param or "messages", problem)])
         return RenderedPrompt(found, images=tuple(images))
 
-    def _with_answer(
-        self,
-        prompt: RenderedPrompt,
-        conversation: Conversation,
-        tools: dict[str, Tool],
-        *,
-        continues: bool,
-        in_text: bool,
-    ) -> RenderedPrompt:
-        traits = self._traits
-        stage, thinks = self._stage(conversation.thinking, continues=continues)
-        tool_format = (_HERMES if in_text else traits.tool_format) if tools else NO_TOOL_FORMAT
-        warnings: list[str] = []
-        if conversation.thinking.enabled and traits.reasoning_marks is None:
-            warnings.append("thinking: this model's chat template knows of none")
-        if in_text:
-            warnings.append("tools: the model's chat template knows none, a system text names them")
-        elif tools and tool_format == NO_TOOL_FORMAT:
-            warnings.append("tools: calls in this model's own format are not recognised")
-        return replace(
-            prompt,
-            stage=stage,
-            thinks=thinks,
-            tool_format=tool_format,
-            tools=tools,
-            reasoning_marks=traits.reasoning_marks,
-            warnings=tuple(warnings),
-        )
-
-    def _stage(self, thinking: Thinking, *, continues: bool) -> tuple[AnswerStage, bool]:
-        """Where the answer stands, and whether it may hold reasoning.
-
-        A template that opens no reasoning leaves that to the model, unless it has closed it too.
-        """
-        marks = self._traits.reasoning_marks
-        if continues:
-            return AnswerStage.CONTENT_CONTINUATION, False
-        if marks is None:
-            return AnswerStage.CONTENT, False
-        header = self._header.text(_thinking_switches(thinking))
-        opened, closed = header.rfind(marks[0]), header.rfind(marks[1])
-        if opened > closed:
-            return AnswerStage.REASONING, True
-        return AnswerStage.CONTENT, closed < 0 and thinking.enabled is not False
-
 
 def _collector(texts: list[str]) -> Mark:
     def collect(text: str) -> str:
@@ -235,16 +184,3 @@ def _cut_at(output: str, end: str) -> str:
         message = "the model's chat template can't continue an answer"
         raise RequestRefused([Problem("messages", message)])
     return output[:at]
-
-
-def _thinking_switches(thinking: Thinking) -> dict[str, Any]:
-    """Variables by which templates turn reasoning on and off; none where nothing is wished."""
-    switches: dict[str, Any] = {}
-    enabled = thinking.enabled
-    if enabled is None and thinking.effort is not None:
-        enabled = True
-    if enabled is not None:
-        switches = {"enable_thinking": enabled, "thinking": enabled}
-    if thinking.effort is not None:
-        switches["reasoning_effort"] = _EFFORT_WORDS.get(thinking.effort, thinking.effort.value)
-    return switches

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from rorqual_recipe.conversation import Message, Role, TextPart
-from rorqual_recipe.encodings.message_parts import text_of
+from rorqual_recipe.encodings.message_parts import PART_SEPARATOR, text_of
 from rorqual_recipe.encodings.template_tools import (
     Mark,
     call_value,
@@ -43,7 +43,8 @@ class MessageValues:
             else:
                 values.append(self._message(messages[start]))
             start = end
-        return self._with_section(values)
+        values = self._with_section(values)
+        return values if self._traits.takes_system else _said_by_user(values)
 
     def _with_section(self, values: list[dict[str, Any]]) -> list[dict[str, Any]]:
         """The section behind the first system message, or a system message of its own."""
@@ -88,6 +89,24 @@ class MessageValues:
             else {"type": "image"}
             for part in message.parts
         ]
+
+
+def _said_by_user(values: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """System messages as the beginning of the user's next one, or as the user's last."""
+    found: list[dict[str, Any]] = []
+    waiting: list[str] = []
+    for value in values:
+        content = value["content"]
+        if value["role"] == "system" and isinstance(content, str):
+            waiting.append(content)
+        elif value["role"] == "user" and isinstance(content, str):
+            found.append({**value, "content": PART_SEPARATOR.join([*waiting, content])})
+            waiting = []
+        else:
+            found.append(value)
+    if waiting:
+        found.append({"role": "user", "content": PART_SEPARATOR.join(waiting)})
+    return found
 
 
 def _is_silent(message: Message) -> bool:

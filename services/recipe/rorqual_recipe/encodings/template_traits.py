@@ -22,11 +22,13 @@ _FAILURES = (TemplateRefusal, TemplateError, TypeError, ValueError, KeyError, In
 class TemplateTraits:
     """has_tools: declared tools, calls and results all show up in the prompt.
 
+    takes_system: a system message shows up in the prompt.
     takes_string: arguments may be given as their JSON text and keep their spelling.
     tool_format: of calls as the template writes them, `none` when it is not known.
     """
 
     has_tools: bool
+    takes_system: bool
     takes_string: bool
     tool_format: str
     reasoning_marks: tuple[str, str] | None
@@ -44,6 +46,7 @@ def probe_template(
     found = (pair for pair in _REASONING_MARKS if pair[0] in source or pair[1] in source)
     return TemplateTraits(
         has_tools=has_tools and _TOOL in written and _RESULT in written,
+        takes_system=probe.shows_system(),
         takes_string=takes_string,
         tool_format=_format_of(written),
         reasoning_marks=next(found, None),
@@ -74,6 +77,10 @@ class _Probe:
         """Whether a declared tool is in the prompt."""
         function = {"name": _TOOL, "description": "", "parameters": {"type": "object"}}
         return _TOOL in self._render([_USER], tools=[{"type": "function", "function": function}])
+
+    def shows_system(self) -> bool:
+        """Whether a system message is in the prompt."""
+        return _RESULT in self._render([{"role": "system", "content": _RESULT}, _USER])
 
     def call(self, arguments: Any) -> str:
         """What is written for a call and its result; "" when the template can't."""
