@@ -8,8 +8,8 @@ from collections.abc import Sequence
 
 from rorqual_recipe.output.call_log import CallLog
 from rorqual_recipe.output.calls import call_format
+from rorqual_recipe.output.calls.base import TextSink
 from rorqual_recipe.output.content import ContentPipe
-from rorqual_recipe.output.detokeniser import Detokeniser
 from rorqual_recipe.output.event_buffer import EventBuffer
 from rorqual_recipe.output.events import (
     AnswerEvent,
@@ -19,11 +19,12 @@ from rorqual_recipe.output.events import (
     ReasoningDelta,
     TokenLogprob,
 )
-from rorqual_recipe.output.marks import MarkFinder, Marks, without_surrogates
-from rorqual_recipe.output.plain_tokens import NO_PLAIN_TOKENS, PlainTokens, plain_tokens
+from rorqual_recipe.output.marks import Marks
+from rorqual_recipe.output.plain_tokens import NO_PLAIN_TOKENS, PlainTables, PlainTokens
 from rorqual_recipe.output.plan import AnswerPlan, mark_spellings
 from rorqual_recipe.output.stages import Kind, Stages
 from rorqual_recipe.output.token_queue import QueuedToken, TokenQueue
+from rorqual_recipe.output.token_text import TokenText
 from rorqual_recipe.tokens.vocabulary import Vocabulary
 
 _CUT = (FinishReason.LENGTH, FinishReason.CONTENT_FILTER)
@@ -37,22 +38,22 @@ class AnswerReader:
     """
 
     def __init__(self, vocabulary: Vocabulary, plan: AnswerPlan) -> None:
-        self._vocabulary = vocabulary
         self._plan = plan
-        self._detokeniser = Detokeniser(vocabulary)
         self._out = EventBuffer()
         self._tokens = TokenQueue()
         self._num_chars = 0
         self._marks = Marks(mark_spellings(plan), vocabulary)
-        self._finder = MarkFinder(self._marks.in_text)
-        self._text_finder = MarkFinder(self._marks.all)
+        self._text = TokenText(vocabulary, self._marks)
         self._calls = self._make_calls()
         self._stages = self._make_stages()
         self._content = ContentPipe(
             plan.stops, json_mode=plan.json_mode, show=self._say, warn=self._calls.warn
         )
         self._plain: PlainTokens = NO_PLAIN_TOKENS
-        self._tables: dict[Kind, PlainTokens] = {}
+        self._string: TextSink | None = None
+        stop_chars = frozenset(stop[0] for stop in plan.stops if stop)
+        first_chars = self._text.first_chars
+        self._tables = PlainTables(vocabulary, self._marks.by_id, first_chars, stop_chars)
         self._breaks = ""
         self._num_break_tokens = 0
         self.num_tokens = 0
@@ -103,10 +104,10 @@ class AnswerReader:
             return []
         self.num_tokens += num_tokens
         self._flush_breaks()
-        self._plain = NO_PLAIN_TOKENS
+        self._plain, self._string = NO_PLAIN_TOKENS, None
         for _ in range(num_tokens):
-            self._tokens.add(self._num_chars + len(self._text_finder.held), None)
-        self._take(self._text_finder.feed(without_surrogates(text)))
+            self._tokens.add(self._num_chars + self._text.num_held, None)
+        self._take(self._text.of_text(text))
         self._end_on_stop()
         return self._out.take()
 
@@ -116,9 +117,9 @@ class AnswerReader:
             return []
         is_cut = reason in _CUT
         self._flush_breaks()
-        rest = self._finder.feed(self._detokeniser.finish()) + self._finder.finish()
+        rest = self._text.finish()
         if not (is_cut and self._stages.is_in_calls):
-            self._take(rest + self._text_finder.finish())
+            self._take(rest)
         if not self.hit_stop:
             self._stages.finish(is_cut=is_cut)
             self._content.finish(is_cut=is_cut)
@@ -128,13 +129,15 @@ class AnswerReader:
     def _feed_each(
         self, token_ids: Sequence[int], logprobs: Sequence[TokenLogprob]
     ) -> list[AnswerEvent]:
-        self._take(self._text_finder.finish())
+        self._take(self._text.end_of_text())
         events = self._out.take()
         for index, token_id in enumerate(token_ids):
             event = self._plain.get(token_id)
             if event is not None and not self._breaks:
                 events.append(event)
                 self._count_plain(1)
+            elif self._string is not None and self._feed_string(token_id):
+                events += self._out.take()
             elif not (self._plain and self._feed_plain(token_id, events)):
                 self._feed_token(token_id, logprobs[index] if index < len(logprobs) else None)
                 events += self._out.take()
@@ -163,6 +166,15 @@ class AnswerReader:
             self.num_tokens += 1
         return True
 
+    def _feed_string(self, token_id: int) -> bool:
+        """Take a token that is more of a call's string; False when it may be more than that."""
+        split = self._tables.strings().split(token_id)
+        if split is None or self._string is None:
+            return False
+        self._string(split[0])
+        self.num_tokens += 1
+        return True
+
     def _count_released_breaks(self) -> None:
         if self._stages.kind is Kind.REASONING:
             self.num_reasoning_tokens += self._num_break_tokens
@@ -180,46 +192,30 @@ class AnswerReader:
     def _feed_token(self, token_id: int, logprob: TokenLogprob | None) -> None:
         self.num_tokens += 1
         self._flush_breaks()
-        mark = self._marks.by_id.get(token_id)
-        text = self._detokeniser.feed(token_id) if mark is None else self._detokeniser.flush()
-        if mark is not None or token_id not in self._vocabulary.special:
-            self._tokens.add(self._num_chars + len(self._finder.held), logprob)
-        if self._marks.in_text:
-            text = self._finder.feed(text) + (self._finder.finish() if mark else "")
-        self._take(text + (mark or ""))
+        if self._text.is_shown(token_id):
+            self._tokens.add(self._num_chars + self._text.num_held, logprob)
+        self._take(self._text.of_token(token_id))
         self._end_on_stop()
-        self._plain = self._choose_plain()
+        self._choose_shortcuts()
 
     def _take(self, text: str) -> None:
         if text:
             self._num_chars += len(text)
             self._stages.feed(text)
 
-    def _choose_plain(self) -> PlainTokens:
-        """The tokens that are shown as they are from here on."""
-        is_plain = (
-            self._stages.is_idle
-            and not self._tokens
-            and self._detokeniser.is_idle
-            and not self._plan.logprobs
-            and not self._finder.held
-            and not self._text_finder.held
-        )
-        kind = self._stages.kind
-        if not is_plain or not (kind is Kind.REASONING or self._content.is_idle):
-            return NO_PLAIN_TOKENS
-        table = self._tables.get(kind)
-        if table is None:
-            table = self._tables[kind] = self._plain_of(kind)
-        return table
-
-    def _plain_of(self, kind: Kind) -> PlainTokens:
-        chars = self._finder.first_chars
-        if kind is Kind.CONTENT:
-            chars |= frozenset(stop[0] for stop in self._plan.stops if stop)
-        make = ReasoningDelta if kind is Kind.REASONING else ContentDelta
+    def _choose_shortcuts(self) -> None:
+        """Which tokens need no parser from here on."""
+        self._plain, self._string = NO_PLAIN_TOKENS, None
+        if self._plan.logprobs or not self._text.is_idle:
+            return
+        self._string = self._stages.text_sink
+        if self._tokens or not self._stages.is_idle:
+            return
         endings = self._stages.held_endings
-        return plain_tokens(self._vocabulary, self._marks.by_id, chars, endings, make)
+        if self._stages.kind is Kind.REASONING:
+            self._plain = self._tables.reasoning(endings)
+        elif self._content.is_idle:
+            self._plain = self._tables.content(endings)
 
     def _count_plain(self, num_tokens: int) -> None:
         self.num_tokens += num_tokens

@@ -104,3 +104,46 @@ def plain_tokens(
         events = tables.setdefault(make, {})
         table = tables[key] = PlainTokens(vocabulary, marks, significant, endings, make, events)
     return table  # type: ignore[no-any-return]
+
+
+class PlainTables:
+    """The tables of one answer. stop_chars: what its stop strings begin with."""
+
+    def __init__(
+        self,
+        vocabulary: Vocabulary,
+        mark_ids: Mapping[int, str],
+        mark_chars: frozenset[str],
+        stop_chars: frozenset[str],
+    ) -> None:
+        self._vocabulary = vocabulary
+        self._mark_ids = mark_ids
+        self._mark_chars = mark_chars
+        self._stop_chars = stop_chars
+        self._tables: dict[str, PlainTokens] = {}
+
+    def content(self, endings: str) -> PlainTokens:
+        """For content in which text with one of these endings has to wait."""
+        chars = self._mark_chars | self._stop_chars
+        return self._table("content", chars, endings, ContentDelta)
+
+    def reasoning(self, endings: str) -> PlainTokens:
+        """For reasoning, likewise."""
+        return self._table("reasoning", self._mark_chars, endings, ReasoningDelta)
+
+    def strings(self) -> PlainTokens:
+        """For strings that end where a tag begins."""
+        return self._table("strings", self._mark_chars | {"<"}, "", ContentDelta)
+
+    def _table(
+        self,
+        name: str,
+        chars: frozenset[str],
+        endings: str,
+        make: type[ContentDelta] | type[ReasoningDelta],
+    ) -> PlainTokens:
+        table = self._tables.get(name)
+        if table is None:
+            table = plain_tokens(self._vocabulary, self._mark_ids, chars, endings, make)
+            self._tables[name] = table
+        return table

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from enum import Enum, auto
 
 from rorqual_recipe.encodings.base import AnswerStage
-from rorqual_recipe.output.calls.base import CallFormat
+from rorqual_recipe.output.calls.base import CallFormat, TextSink
 from rorqual_recipe.output.marks import REASONING_CLOSE, REASONING_OPEN
 from rorqual_recipe.output.token_queue import QueuedToken, TokenQueue
 
@@ -59,6 +59,13 @@ class Stages:
     def is_in_calls(self) -> bool:
         """True from the first sign of a call to what is certainly behind it."""
         return self._in_calls
+
+    @property
+    def text_sink(self) -> TextSink | None:
+        """See CallFormat.text_sink; None outside calls."""
+        if self._format is None or not self._in_calls or self._text:
+            return None
+        return self._format.text_sink
 
     @property
     def is_idle(self) -> bool:

@@ -1,7 +1,9 @@
 """What a format of tool calls is: text behind an opening mark in, calls out."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import ClassVar, Protocol
+
+TextSink = Callable[[str], None]
 
 
 class CallSink(Protocol):
@@ -60,6 +62,14 @@ class CallFormat(Protocol):
     @property
     def num_held(self) -> int:
         """Characters taken in and not yet decided upon."""
+        ...
+
+    @property
+    def text_sink(self) -> TextSink | None:
+        """Takes text without `<` and marks in place of `feed`, for as long as only that comes.
+
+        None when the next character may be more than a string's text.
+        """
         ...
 
     def open(self, lead: str) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from enum import Enum, auto
 from typing import ClassVar
 
-from rorqual_recipe.output.calls.base import CallSink
+from rorqual_recipe.output.calls.base import CallSink, TextSink
 from rorqual_recipe.output.calls.dsml_call import DsmlCall, size_of_loose_text, size_of_text
 from rorqual_recipe.output.calls.dsml_tags import OPENING, Tag, Unread, read_tag
 from rorqual_recipe.output.calls.dsml_values import BLANK, MAX_BLANKS
@@ -57,6 +57,12 @@ class DsmlCalls:
     def num_held(self) -> int:
         """See CallFormat.num_held."""
         return len(self._text) + self._call.num_held
+
+    @property
+    def text_sink(self) -> TextSink | None:
+        """See CallFormat.text_sink."""
+        is_in_call = self._state is _State.CALL and not self._text
+        return self._call.text_sink if is_in_call else None
 
     def open(self, lead: str) -> None:
         """See CallFormat.open."""

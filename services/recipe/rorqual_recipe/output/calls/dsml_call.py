@@ -1,6 +1,6 @@
 """One call in DSML: what stands between `invoke` and its end."""
 
-from rorqual_recipe.output.calls.base import CallSink
+from rorqual_recipe.output.calls.base import CallSink, TextSink
 from rorqual_recipe.output.calls.dsml_arguments import DsmlArguments
 from rorqual_recipe.output.calls.dsml_tags import CLOSING, OPENING, Tag, Unread, read_tag
 from rorqual_recipe.output.calls.dsml_values import BLANK, MAX_BLANKS, closed_at_end, split_value
@@ -42,6 +42,13 @@ class DsmlCall:
     def num_held(self) -> int:
         """Characters not decided upon."""
         return len(self._text)
+
+    @property
+    def text_sink(self) -> TextSink | None:
+        """See CallFormat.text_sink."""
+        if self._text or self._parameter is None or not self._streams(self._parameter):
+            return None
+        return self._arguments.add_string
 
     def begin(self, name: str) -> None:
         """The call's tag was read."""

@@ -6,7 +6,7 @@ What is no call stays text, marks spelled out; a call of an unknown tool does to
 from collections.abc import Mapping
 from typing import ClassVar
 
-from rorqual_recipe.output.calls.base import CallSink
+from rorqual_recipe.output.calls.base import CallSink, TextSink
 from rorqual_recipe.output.calls.json_call import JsonCall, Outcome
 from rorqual_recipe.output.marks import TOOL_CLOSE, TOOL_MARK
 
@@ -33,6 +33,11 @@ class JsonFormat:
     def num_held(self) -> int:
         """See CallFormat.num_held."""
         return len(self._text) + (len(self._call.text) if self._call else 0)
+
+    @property
+    def text_sink(self) -> TextSink | None:
+        """See CallFormat.text_sink."""
+        return None
 
     def open(self, lead: str) -> None:
         """See CallFormat.open."""
