@@ -25,17 +25,17 @@ _sym_db = _symbol_database.Default()
 from rorqual_proto.v1 import tensor_pb2 as rorqual__proto_dot_v1_dot_tensor__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n!rorqual_proto/v1/generation.proto\x12\nrorqual.v1\x1a\x1drorqual_proto/v1/tensor.proto\"\xe0\x02\n\x0eSamplingParams\x12\x13\n\x0btemperature\x18\x01 \x01(\x02\x12\r\n\x05top_p\x18\x02 \x01(\x02\x12\r\n\x05top_k\x18\x03 \x01(\r\x12\r\n\x05min_p\x18\x04 \x01(\x02\x12\x0c\n\x04seed\x18\x05 \x01(\x04\x12\x16\n\x0emax_new_tokens\x18\x06 \x01(\r\x12\x16\n\x0estop_token_ids\x18\x07 \x03(\r\x12\x12\n\nignore_eos\x18\x08 \x01(\x08\x12\x10\n\x08logprobs\x18\t \x01(\x08\x12\x14\n\x0ctop_logprobs\x18\n \x01(\r\x12\x19\n\x11\x66requency_penalty\x18\x0b \x01(\x02\x12\x18\n\x10presence_penalty\x18\x0c \x01(\x02\x12\x1a\n\x12repetition_penalty\x18\r \x01(\x02\x12)\n\nlogit_bias\x18\x0e \x03(\x0b\x32\x15.rorqual.v1.LogitBias\x12\x16\n\x0emin_new_tokens\x18\x0f \x01(\r\"+\n\tLogitBias\x12\x10\n\x08token_id\x18\x01 \x01(\r\x12\x0c\n\x04\x62ias\x18\x02 \x01(\x02\"U\n\nConstraint\x12(\n\x04kind\x18\x01 \x01(\x0e\x32\x1a.rorqual.v1.ConstraintKind\x12\x0e\n\x06source\x18\x02 \x01(\t\x12\r\n\x05param\x18\x03 \x01(\t\"3\n\nReplyRoute\x12\x11\n\trecipe_id\x18\x01 \x01(\t\x12\x12\n\ngateway_id\x18\x02 \x01(\t\"\xe9\x02\n\nGeneration\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x14\n\x0c\x63hoice_index\x18\x02 \x01(\r\x12\r\n\x05model\x18\x03 \x01(\t\x12#\n\x06prompt\x18\x04 \x01(\x0b\x32\x13.rorqual.v1.Payload\x12\x19\n\x11num_prompt_tokens\x18\x05 \x01(\r\x12,\n\x08sampling\x18\x06 \x01(\x0b\x32\x1a.rorqual.v1.SamplingParams\x12*\n\nconstraint\x18\x07 \x01(\x0b\x32\x16.rorqual.v1.Constraint\x12/\n\rtraffic_class\x18\x08 \x01(\x0e\x32\x18.rorqual.v1.TrafficClass\x12\x17\n\x0f\x63\x61\x63he_namespace\x18\t \x01(\t\x12%\n\x05reply\x18\n \x01(\x0b\x32\x16.rorqual.v1.ReplyRoute\x12\x17\n\x0f\x64\x65\x61\x64line_unix_s\x18\x0b \x01(\x01*\xcc\x01\n\x0e\x43onstraintKind\x12\x1f\n\x1b\x43ONSTRAINT_KIND_UNSPECIFIED\x10\x00\x12\x1f\n\x1b\x43ONSTRAINT_KIND_JSON_SCHEMA\x10\x01\x12\x1f\n\x1b\x43ONSTRAINT_KIND_JSON_OBJECT\x10\x02\x12\x19\n\x15\x43ONSTRAINT_KIND_REGEX\x10\x03\x12\x18\n\x14\x43ONSTRAINT_KIND_EBNF\x10\x04\x12\"\n\x1e\x43ONSTRAINT_KIND_STRUCTURAL_TAG\x10\x05*^\n\x0cTrafficClass\x12\x1d\n\x19TRAFFIC_CLASS_UNSPECIFIED\x10\x00\x12\x16\n\x12TRAFFIC_CLASS_CHAT\x10\x01\x12\x17\n\x13TRAFFIC_CLASS_AGENT\x10\x02\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n!rorqual_proto/v1/generation.proto\x12\nrorqual.v1\x1a\x1drorqual_proto/v1/tensor.proto\"\xe0\x02\n\x0eSamplingParams\x12\x13\n\x0btemperature\x18\x01 \x01(\x02\x12\r\n\x05top_p\x18\x02 \x01(\x02\x12\r\n\x05top_k\x18\x03 \x01(\r\x12\r\n\x05min_p\x18\x04 \x01(\x02\x12\x0c\n\x04seed\x18\x05 \x01(\x04\x12\x16\n\x0emax_new_tokens\x18\x06 \x01(\r\x12\x16\n\x0estop_token_ids\x18\x07 \x03(\r\x12\x12\n\nignore_eos\x18\x08 \x01(\x08\x12\x10\n\x08logprobs\x18\t \x01(\x08\x12\x14\n\x0ctop_logprobs\x18\n \x01(\r\x12\x19\n\x11\x66requency_penalty\x18\x0b \x01(\x02\x12\x18\n\x10presence_penalty\x18\x0c \x01(\x02\x12\x1a\n\x12repetition_penalty\x18\r \x01(\x02\x12)\n\nlogit_bias\x18\x0e \x03(\x0b\x32\x15.rorqual.v1.LogitBias\x12\x16\n\x0emin_new_tokens\x18\x0f \x01(\r\"+\n\tLogitBias\x12\x10\n\x08token_id\x18\x01 \x01(\r\x12\x0c\n\x04\x62ias\x18\x02 \x01(\x02\"U\n\nConstraint\x12(\n\x04kind\x18\x01 \x01(\x0e\x32\x1a.rorqual.v1.ConstraintKind\x12\x0e\n\x06source\x18\x02 \x01(\t\x12\r\n\x05param\x18\x03 \x01(\t\"3\n\nReplyRoute\x12\x11\n\trecipe_id\x18\x01 \x01(\t\x12\x12\n\ngateway_id\x18\x02 \x01(\t\"\x94\x01\n\x0bPromptImage\x12\x13\n\x0b\x66irst_token\x18\x01 \x01(\r\x12\x12\n\nnum_tokens\x18\x02 \x01(\r\x12\x0e\n\x06\x64igest\x18\x03 \x01(\x0c\x12\x13\n\x0bnum_patches\x18\x04 \x01(\r\x12(\n\x06pixels\x18\x05 \x01(\x0b\x32\x18.rorqual.v1.TensorTicket\x12\r\n\x05param\x18\x06 \x01(\t\"\x92\x03\n\nGeneration\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x14\n\x0c\x63hoice_index\x18\x02 \x01(\r\x12\r\n\x05model\x18\x03 \x01(\t\x12#\n\x06prompt\x18\x04 \x01(\x0b\x32\x13.rorqual.v1.Payload\x12\x19\n\x11num_prompt_tokens\x18\x05 \x01(\r\x12,\n\x08sampling\x18\x06 \x01(\x0b\x32\x1a.rorqual.v1.SamplingParams\x12*\n\nconstraint\x18\x07 \x01(\x0b\x32\x16.rorqual.v1.Constraint\x12/\n\rtraffic_class\x18\x08 \x01(\x0e\x32\x18.rorqual.v1.TrafficClass\x12\x17\n\x0f\x63\x61\x63he_namespace\x18\t \x01(\t\x12%\n\x05reply\x18\n \x01(\x0b\x32\x16.rorqual.v1.ReplyRoute\x12\x17\n\x0f\x64\x65\x61\x64line_unix_s\x18\x0b \x01(\x01\x12\'\n\x06images\x18\x0c \x03(\x0b\x32\x17.rorqual.v1.PromptImage*\xcc\x01\n\x0e\x43onstraintKind\x12\x1f\n\x1b\x43ONSTRAINT_KIND_UNSPECIFIED\x10\x00\x12\x1f\n\x1b\x43ONSTRAINT_KIND_JSON_SCHEMA\x10\x01\x12\x1f\n\x1b\x43ONSTRAINT_KIND_JSON_OBJECT\x10\x02\x12\x19\n\x15\x43ONSTRAINT_KIND_REGEX\x10\x03\x12\x18\n\x14\x43ONSTRAINT_KIND_EBNF\x10\x04\x12\"\n\x1e\x43ONSTRAINT_KIND_STRUCTURAL_TAG\x10\x05*^\n\x0cTrafficClass\x12\x1d\n\x19TRAFFIC_CLASS_UNSPECIFIED\x10\x00\x12\x16\n\x12TRAFFIC_CLASS_CHAT\x10\x01\x12\x17\n\x13TRAFFIC_CLASS_AGENT\x10\x02\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'rorqual_proto.v1.generation_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_CONSTRAINTKIND']._serialized_start=985
-  _globals['_CONSTRAINTKIND']._serialized_end=1189
-  _globals['_TRAFFICCLASS']._serialized_start=1191
-  _globals['_TRAFFICCLASS']._serialized_end=1285
+  _globals['_CONSTRAINTKIND']._serialized_start=1177
+  _globals['_CONSTRAINTKIND']._serialized_end=1381
+  _globals['_TRAFFICCLASS']._serialized_start=1383
+  _globals['_TRAFFICCLASS']._serialized_end=1477
   _globals['_SAMPLINGPARAMS']._serialized_start=81
   _globals['_SAMPLINGPARAMS']._serialized_end=433
   _globals['_LOGITBIAS']._serialized_start=435
@@ -44,6 +44,8 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_CONSTRAINT']._serialized_end=565
   _globals['_REPLYROUTE']._serialized_start=567
   _globals['_REPLYROUTE']._serialized_end=618
-  _globals['_GENERATION']._serialized_start=621
-  _globals['_GENERATION']._serialized_end=982
+  _globals['_PROMPTIMAGE']._serialized_start=621
+  _globals['_PROMPTIMAGE']._serialized_end=769
+  _globals['_GENERATION']._serialized_start=772
+  _globals['_GENERATION']._serialized_end=1174
 # @@protoc_insertion_point(module_scope)

@@ -92,8 +92,24 @@ class ReplyRoute(_message.Message):
     gateway_id: str
     def __init__(self, recipe_id: _Optional[str] = ..., gateway_id: _Optional[str] = ...) -> None: ...
 
+class PromptImage(_message.Message):
+    __slots__ = ("first_token", "num_tokens", "digest", "num_patches", "pixels", "param")
+    FIRST_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    NUM_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    DIGEST_FIELD_NUMBER: _ClassVar[int]
+    NUM_PATCHES_FIELD_NUMBER: _ClassVar[int]
+    PIXELS_FIELD_NUMBER: _ClassVar[int]
+    PARAM_FIELD_NUMBER: _ClassVar[int]
+    first_token: int
+    num_tokens: int
+    digest: bytes
+    num_patches: int
+    pixels: _tensor_pb2.TensorTicket
+    param: str
+    def __init__(self, first_token: _Optional[int] = ..., num_tokens: _Optional[int] = ..., digest: _Optional[bytes] = ..., num_patches: _Optional[int] = ..., pixels: _Optional[_Union[_tensor_pb2.TensorTicket, _Mapping]] = ..., param: _Optional[str] = ...) -> None: ...
+
 class Generation(_message.Message):
-    __slots__ = ("request_id", "choice_index", "model", "prompt", "num_prompt_tokens", "sampling", "constraint", "traffic_class", "cache_namespace", "reply", "deadline_unix_s")
+    __slots__ = ("request_id", "choice_index", "model", "prompt", "num_prompt_tokens", "sampling", "constraint", "traffic_class", "cache_namespace", "reply", "deadline_unix_s", "images")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     CHOICE_INDEX_FIELD_NUMBER: _ClassVar[int]
     MODEL_FIELD_NUMBER: _ClassVar[int]
@@ -105,6 +121,7 @@ class Generation(_message.Message):
     CACHE_NAMESPACE_FIELD_NUMBER: _ClassVar[int]
     REPLY_FIELD_NUMBER: _ClassVar[int]
     DEADLINE_UNIX_S_FIELD_NUMBER: _ClassVar[int]
+    IMAGES_FIELD_NUMBER: _ClassVar[int]
     request_id: str
     choice_index: int
     model: str
@@ -116,4 +133,5 @@ class Generation(_message.Message):
     cache_namespace: str
     reply: ReplyRoute
     deadline_unix_s: float
-    def __init__(self, request_id: _Optional[str] = ..., choice_index: _Optional[int] = ..., model: _Optional[str] = ..., prompt: _Optional[_Union[_tensor_pb2.Payload, _Mapping]] = ..., num_prompt_tokens: _Optional[int] = ..., sampling: _Optional[_Union[SamplingParams, _Mapping]] = ..., constraint: _Optional[_Union[Constraint, _Mapping]] = ..., traffic_class: _Optional[_Union[TrafficClass, str]] = ..., cache_namespace: _Optional[str] = ..., reply: _Optional[_Union[ReplyRoute, _Mapping]] = ..., deadline_unix_s: _Optional[float] = ...) -> None: ...
+    images: _containers.RepeatedCompositeFieldContainer[PromptImage]
+    def __init__(self, request_id: _Optional[str] = ..., choice_index: _Optional[int] = ..., model: _Optional[str] = ..., prompt: _Optional[_Union[_tensor_pb2.Payload, _Mapping]] = ..., num_prompt_tokens: _Optional[int] = ..., sampling: _Optional[_Union[SamplingParams, _Mapping]] = ..., constraint: _Optional[_Union[Constraint, _Mapping]] = ..., traffic_class: _Optional[_Union[TrafficClass, str]] = ..., cache_namespace: _Optional[str] = ..., reply: _Optional[_Union[ReplyRoute, _Mapping]] = ..., deadline_unix_s: _Optional[float] = ..., images: _Optional[_Iterable[_Union[PromptImage, _Mapping]]] = ...) -> None: ...

@@ -6,7 +6,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class LoadReport(_message.Message):
-    __slots__ = ("service", "instance_id", "incarnation", "seq", "sent_unix_s", "draining", "num_active_requests", "num_held_leases", "num_used_pages", "num_total_pages", "prefill", "decode", "router", "recipe", "model_fingerprint", "max_context_tokens")
+    __slots__ = ("service", "instance_id", "incarnation", "seq", "sent_unix_s", "draining", "num_active_requests", "num_held_leases", "num_used_pages", "num_total_pages", "prefill", "decode", "router", "recipe", "vision", "model_fingerprint", "max_context_tokens")
     SERVICE_FIELD_NUMBER: _ClassVar[int]
     INSTANCE_ID_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
@@ -21,6 +21,7 @@ class LoadReport(_message.Message):
     DECODE_FIELD_NUMBER: _ClassVar[int]
     ROUTER_FIELD_NUMBER: _ClassVar[int]
     RECIPE_FIELD_NUMBER: _ClassVar[int]
+    VISION_FIELD_NUMBER: _ClassVar[int]
     MODEL_FINGERPRINT_FIELD_NUMBER: _ClassVar[int]
     MAX_CONTEXT_TOKENS_FIELD_NUMBER: _ClassVar[int]
     service: str
@@ -37,9 +38,10 @@ class LoadReport(_message.Message):
     decode: DecodeLoad
     router: RouterLoad
     recipe: RecipeLoad
+    vision: VisionLoad
     model_fingerprint: str
     max_context_tokens: int
-    def __init__(self, service: _Optional[str] = ..., instance_id: _Optional[str] = ..., incarnation: _Optional[int] = ..., seq: _Optional[int] = ..., sent_unix_s: _Optional[float] = ..., draining: _Optional[bool] = ..., num_active_requests: _Optional[int] = ..., num_held_leases: _Optional[int] = ..., num_used_pages: _Optional[int] = ..., num_total_pages: _Optional[int] = ..., prefill: _Optional[_Union[PrefillLoad, _Mapping]] = ..., decode: _Optional[_Union[DecodeLoad, _Mapping]] = ..., router: _Optional[_Union[RouterLoad, _Mapping]] = ..., recipe: _Optional[_Union[RecipeLoad, _Mapping]] = ..., model_fingerprint: _Optional[str] = ..., max_context_tokens: _Optional[int] = ...) -> None: ...
+    def __init__(self, service: _Optional[str] = ..., instance_id: _Optional[str] = ..., incarnation: _Optional[int] = ..., seq: _Optional[int] = ..., sent_unix_s: _Optional[float] = ..., draining: _Optional[bool] = ..., num_active_requests: _Optional[int] = ..., num_held_leases: _Optional[int] = ..., num_used_pages: _Optional[int] = ..., num_total_pages: _Optional[int] = ..., prefill: _Optional[_Union[PrefillLoad, _Mapping]] = ..., decode: _Optional[_Union[DecodeLoad, _Mapping]] = ..., router: _Optional[_Union[RouterLoad, _Mapping]] = ..., recipe: _Optional[_Union[RecipeLoad, _Mapping]] = ..., vision: _Optional[_Union[VisionLoad, _Mapping]] = ..., model_fingerprint: _Optional[str] = ..., max_context_tokens: _Optional[int] = ...) -> None: ...
 
 class PrefillLoad(_message.Message):
     __slots__ = ("queued_tokens", "tokens_per_s")
@@ -72,6 +74,16 @@ class RouterLoad(_message.Message):
     missed_prompt_tokens_total: int
     queued_jobs: int
     def __init__(self, submitted_requests_total: _Optional[int] = ..., missed_prompt_tokens_total: _Optional[int] = ..., queued_jobs: _Optional[int] = ...) -> None: ...
+
+class VisionLoad(_message.Message):
+    __slots__ = ("queued_patches", "step_patches", "patches_per_s")
+    QUEUED_PATCHES_FIELD_NUMBER: _ClassVar[int]
+    STEP_PATCHES_FIELD_NUMBER: _ClassVar[int]
+    PATCHES_PER_S_FIELD_NUMBER: _ClassVar[int]
+    queued_patches: int
+    step_patches: int
+    patches_per_s: float
+    def __init__(self, queued_patches: _Optional[int] = ..., step_patches: _Optional[int] = ..., patches_per_s: _Optional[float] = ...) -> None: ...
 
 class RecipeLoad(_message.Message):
     __slots__ = ("encoded_chars_total", "cached_chars_total", "token_cache_bytes")

@@ -26,17 +26,23 @@ from rorqual_proto.v1 import error_pb2 as rorqual__proto_dot_v1_dot_error__pb2
 from rorqual_proto.v1 import tensor_pb2 as rorqual__proto_dot_v1_dot_tensor__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1drorqual_proto/v1/vision.proto\x12\nrorqual.v1\x1a\x1crorqual_proto/v1/error.proto\x1a\x1drorqual_proto/v1/tensor.proto\"\\\n\x13VisionEncodeRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\r\n\x05model\x18\x02 \x01(\t\x12\"\n\x05image\x18\x03 \x01(\x0b\x32\x13.rorqual.v1.Payload\"s\n\x11VisionEncodeReply\x12,\n\x07\x65ncoded\x18\x01 \x01(\x0b\x32\x19.rorqual.v1.VisionEncodedH\x00\x12&\n\x05\x65rror\x18\x02 \x01(\x0b\x32\x15.rorqual.v1.ErrorInfoH\x00\x42\x08\n\x06result\"g\n\rVisionEncoded\x12,\n\nembeddings\x18\x01 \x01(\x0b\x32\x18.rorqual.v1.TensorTicket\x12\x12\n\nnum_tokens\x18\x02 \x01(\r\x12\x14\n\x0cimage_digest\x18\x03 \x01(\x0c\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1drorqual_proto/v1/vision.proto\x12\nrorqual.v1\x1a\x1crorqual_proto/v1/error.proto\x1a\x1drorqual_proto/v1/tensor.proto\"\x97\x01\n\x14VisionPrepareRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\r\n\x05model\x18\x02 \x01(\t\x12\r\n\x03url\x18\x03 \x01(\tH\x00\x12$\n\x05image\x18\x04 \x01(\x0b\x32\x13.rorqual.v1.PayloadH\x00\x12\x0e\n\x06\x64\x65tail\x18\x05 \x01(\t\x12\r\n\x05param\x18\x06 \x01(\tB\x08\n\x06source\"v\n\x12VisionPrepareReply\x12.\n\x08prepared\x18\x01 \x01(\x0b\x32\x1a.rorqual.v1.VisionPreparedH\x00\x12&\n\x05\x65rror\x18\x02 \x01(\x0b\x32\x15.rorqual.v1.ErrorInfoH\x00\x42\x08\n\x06result\"\xa0\x01\n\x0eVisionPrepared\x12\x14\n\x0cimage_digest\x18\x01 \x01(\x0c\x12\x10\n\x08num_rows\x18\x02 \x01(\r\x12\x13\n\x0bnum_columns\x18\x03 \x01(\r\x12\x12\n\nnum_tokens\x18\x04 \x01(\r\x12\x13\n\x0bnum_patches\x18\x05 \x01(\r\x12(\n\x06pixels\x18\x06 \x01(\x0b\x32\x18.rorqual.v1.TensorTicket\"\x9c\x01\n\x13VisionEncodeRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\r\n\x05model\x18\x02 \x01(\t\x12\"\n\x05image\x18\x03 \x01(\x0b\x32\x13.rorqual.v1.Payload\x12\x14\n\x0cimage_digest\x18\x04 \x01(\x0c\x12(\n\x06pixels\x18\x05 \x01(\x0b\x32\x18.rorqual.v1.TensorTicket\"s\n\x11VisionEncodeReply\x12,\n\x07\x65ncoded\x18\x01 \x01(\x0b\x32\x19.rorqual.v1.VisionEncodedH\x00\x12&\n\x05\x65rror\x18\x02 \x01(\x0b\x32\x15.rorqual.v1.ErrorInfoH\x00\x42\x08\n\x06result\"g\n\rVisionEncoded\x12,\n\nembeddings\x18\x01 \x01(\x0b\x32\x18.rorqual.v1.TensorTicket\x12\x12\n\nnum_tokens\x18\x02 \x01(\r\x12\x14\n\x0cimage_digest\x18\x03 \x01(\x0c\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'rorqual_proto.v1.vision_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_VISIONENCODEREQUEST']._serialized_start=106
-  _globals['_VISIONENCODEREQUEST']._serialized_end=198
-  _globals['_VISIONENCODEREPLY']._serialized_start=200
-  _globals['_VISIONENCODEREPLY']._serialized_end=315
-  _globals['_VISIONENCODED']._serialized_start=317
-  _globals['_VISIONENCODED']._serialized_end=420
+  _globals['_VISIONPREPAREREQUEST']._serialized_start=107
+  _globals['_VISIONPREPAREREQUEST']._serialized_end=258
+  _globals['_VISIONPREPAREREPLY']._serialized_start=260
+  _globals['_VISIONPREPAREREPLY']._serialized_end=378
+  _globals['_VISIONPREPARED']._serialized_start=381
+  _globals['_VISIONPREPARED']._serialized_end=541
+  _globals['_VISIONENCODEREQUEST']._serialized_start=544
+  _globals['_VISIONENCODEREQUEST']._serialized_end=700
+  _globals['_VISIONENCODEREPLY']._serialized_start=702
+  _globals['_VISIONENCODEREPLY']._serialized_end=817
+  _globals['_VISIONENCODED']._serialized_start=819
+  _globals['_VISIONENCODED']._serialized_end=922
 # @@protoc_insertion_point(module_scope)
