@@ -112,12 +112,19 @@ class DecodeService:
         return convert.resend_to_wire(bounded_slice(entry.stream, request.from_seq))
 
     async def on_cancel(self, request: convert.CancelMessage, context: MessageContext) -> None:
-        """Let go of a request, or of one of its choices, at once."""
+        """Let go of a request, or of one of its choices, at once.
+
+        A single choice ends because its reader found a stop string. Its tokens are kept as any
+        ended one's: a recipe instance that takes the request over reads all choices from their
+        beginning.
+        """
         request_id, choice_index = cancel_target(request)
         self._cancelled.add(request_id, choice_index)
         for key in [k for k in self._entries if k.request_id == request_id]:
-            if choice_index is None or key.choice_index == choice_index:
-                self._cancel(key)
+            if choice_index is None:
+                self._cancel(key, FinishReason.CANCELLED)
+            elif key.choice_index == choice_index:
+                self._cancel(key, FinishReason.STOP)
 
     async def on_reconnect(self) -> None:
         """Tokens that were on their way when the connection broke may be lost: send them again."""
@@ -204,17 +211,19 @@ class DecodeService:
             sequence.hold.release()
             self._ended(entry)
 
-    def _cancel(self, key: GenerationKey) -> None:
+    def _cancel(self, key: GenerationKey, finish: FinishReason) -> None:
+        """finish: STOP keeps the tokens for a while, CANCELLED forgets them."""
         entry = self._entries[key]
         if entry.admission is not None:
             entry.admission.cancel()  # it forgets the entry once nothing writes to its pages
             return
         if entry.is_active:
-            entry.stream.finish = FinishReason.CANCELLED
+            entry.stream.finish = finish
             self._ended(entry)
         self._publisher.drop(key)
         self._writer.forget(key)
-        self._entries.pop(key, None)
+        if finish is FinishReason.CANCELLED:
+            self._entries.pop(key, None)
 
     def _fail(self, entry: Entry, error: ServingError) -> None:
         """End a running generation with an error for its reader."""

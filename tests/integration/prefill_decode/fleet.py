@@ -197,8 +197,17 @@ class Surroundings:
             msg_id=msg_id or f"{request_id}/{choice_index}",
         )
 
-    async def cancel(self, request_id: str) -> None:
-        await self.bus.publish(subjects.cancel(), router_pb2.CancelRequest(request_id=request_id))
+    async def cancel(self, request_id: str, choice_index: int | None = None) -> None:
+        request = router_pb2.CancelRequest(request_id=request_id, choice_index=choice_index)
+        await self.bus.publish(subjects.cancel(), request)
+
+    async def resend(self, request_id: str, choice_index: int = 0) -> decode_pb2.TokenDelta:
+        """Everything the first decode instance keeps of a generation. Raises: NotFound."""
+        request = decode_pb2.ResendRequest(request_id=request_id, choice_index=choice_index)
+        reply = await self.bus.request(
+            subjects.decode_resend(self.decode_ids[0]), request, decode_pb2.ResendReply, timeout_s=2
+        )
+        return reply.delta
 
     def output(self, request_id: str, choice_index: int = 0) -> Received:
         return self.received.setdefault((request_id, choice_index), Received())

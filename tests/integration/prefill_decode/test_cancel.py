@@ -6,8 +6,11 @@ import asyncio
 import random
 import time
 
+import pytest
 from rorqual_decode.page_fetch import PageFetcher
+from rorqual_proto.v1 import decode_pb2
 from rorqual_runtime.blockstore import BlockStore
+from rorqual_runtime.errors import NotFound
 
 from tests.integration.prefill_decode.conftest import prompt
 from tests.integration.prefill_decode.fleet import SlowModel, running_fleet, until
@@ -100,6 +103,31 @@ async def test_while_it_generates(runtime_settings, tiny_model, tiny_dir):
         num_tokens = len(around.output("r").token_ids)
         await asyncio.sleep(0.2)
         assert len(around.output("r").token_ids) == num_tokens, "tokens came after the cancel"
+
+
+async def test_the_tokens_of_a_choice_that_was_stopped_can_still_be_read(
+    runtime_settings, tiny_model, tiny_dir, bare
+):
+    model = SlowModel(tiny_model, 0.02)
+    async with running_fleet(runtime_settings, model, tiny_dir) as fleet:
+        around = fleet.around
+        options = {"max_new_tokens": 1000, "ignore_eos": True}
+        for choice_index in (0, 1):
+            await around.submit("r", prompt(20), choice_index=choice_index, **options)
+        outputs = [around.output("r", choice_index) for choice_index in (0, 1)]
+        await until(lambda: all(len(o.token_ids) > 3 for o in outputs), 5, "tokens to come")
+        await around.cancel("r", 0)
+        await until(lambda: fleet.decode[0][1].service.num_active == 1, 1, "one choice to end")
+        kept = await around.resend("r", 0)
+        assert kept.token_ids == bare(prompt(20), len(kept.token_ids), temperature=0.0)
+        assert len(kept.token_ids) >= len(outputs[0].token_ids) > 3
+        assert kept.finish_reason == decode_pb2.FINISH_REASON_STOP
+        num_tokens = len(outputs[1].token_ids)
+        await until(lambda: len(outputs[1].token_ids) > num_tokens, 5, "the other to go on")
+        await around.cancel("r")
+        await fleet.nothing_held()
+        with pytest.raises(NotFound):
+            await around.resend("r", 0)
 
 
 async def test_fifty_streams_at_random_moments(runtime_settings, tiny_model, tiny_dir):
