@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,12 @@ from safetensors.torch import save_file
 
 from rorqual_engine.models.deepseek.config import V41_ARCHITECTURE, DeepseekConfig
 from rorqual_engine.models.deepseek.plan import LayerPlan
+from rorqual_engine.prepare.random_parts import (
+    NamedShape,
+    draft_ends_shapes,
+    engram_shapes,
+    vision_shapes,
+)
 
 TINY_V41: dict[str, Any] = {
     "architectures": [V41_ARCHITECTURE],
@@ -86,24 +94,55 @@ TINY_V41: dict[str, Any] = {
 def write_random_v41(
     directory: Path, *, seed: int = 0, changes: dict[str, Any] | None = None
 ) -> None:
-    """Writes config.json and model.safetensors of the text model; the same seed, the same bytes."""
+    """Writes config.json and model.safetensors of everything that the configuration names.
+
+    The same seed, the same bytes; the text model's do not depend on what else there is.
+    """
     directory.mkdir(parents=True, exist_ok=True)
     fields = {**TINY_V41, **(changes or {})}
-    tensors = random_text_tensors(DeepseekConfig.from_hf(fields), seed)
+    tensors = random_tensors(fields, seed)
     save_file(tensors, directory / "model.safetensors", metadata={"format": "pt"})
     (directory / "config.json").write_text(json.dumps(fields, indent=1) + "\n", encoding="utf-8")
+
+
+def random_tensors(fields: dict[str, Any], seed: int) -> dict[str, torch.Tensor]:
+    """Every tensor by its checkpoint name: text, Engram, vision, draft module, as configured."""
+    config = DeepseekConfig.from_hf(fields)
+    tensors = random_text_tensors(config, seed)
+    for number, shapes in enumerate(_part_shapes(config, fields), start=1):
+        generator = torch.Generator().manual_seed(seed + 1_000_003 * number)
+        tensors |= {name: _random(name, shape, generator) for name, shape in shapes}
+    return tensors
 
 
 def random_text_tensors(config: DeepseekConfig, seed: int) -> dict[str, torch.Tensor]:
     """Every tensor of the text model by its checkpoint name: matrices bf16, the rest fp32."""
     generator = torch.Generator().manual_seed(seed)
-    tensors: dict[str, torch.Tensor] = {}
-    for name, shape in text_shapes(config):
-        tensors[name] = _random(name, shape, generator)
-    return tensors
+    return {name: _random(name, shape, generator) for name, shape in text_shapes(config)}
 
 
-def text_shapes(config: DeepseekConfig) -> Iterator[tuple[str, tuple[int, ...]]]:
+def _part_shapes(config: DeepseekConfig, fields: dict[str, Any]) -> Iterator[list[NamedShape]]:
+    """What there is beside the text model; always as many parts, absent ones are empty."""
+    vision, draft = fields.get("vision_config"), fields.get("dspark_config")
+    yield [shape for plan in config.layers for shape in engram_shapes(config, plan)]
+    yield list(vision_shapes(config, vision)) if vision else []
+    yield list(_draft_shapes(config, draft)) if draft else []
+
+
+def _draft_shapes(config: DeepseekConfig, draft: dict[str, Any]) -> Iterator[NamedShape]:
+    """Window-only layers with fewer experts, and what stands in front of and behind them."""
+    experts = replace(
+        config.moe, num_experts=draft["num_experts"], top_k=draft["num_experts_per_tok"]
+    )
+    stage_config = replace(config, moe=experts, image_token_id=None)
+    for stage in range(len(draft["taps"])):
+        plan = LayerPlan(stage, 0, "window", None, None, None, False, "topk", False)
+        for name, shape in _layer_shapes(stage_config, plan):
+            yield f"mtp.{stage}.{name}", shape
+    yield from draft_ends_shapes(config, draft)
+
+
+def text_shapes(config: DeepseekConfig) -> Iterator[NamedShape]:
     """Names and shapes of the text model's checkpoint, in the layout of the published ones."""
     yield "embed.weight", (config.vocab_size, config.hidden)
     yield "head.weight", (config.vocab_size, config.hidden)
@@ -118,7 +157,7 @@ def text_shapes(config: DeepseekConfig) -> Iterator[tuple[str, tuple[int, ...]]]
             yield f"layers.{plan.index}.{name}", shape
 
 
-def _layer_shapes(config: DeepseekConfig, plan: LayerPlan) -> Iterator[tuple[str, tuple[int, ...]]]:
+def _layer_shapes(config: DeepseekConfig, plan: LayerPlan) -> Iterator[NamedShape]:
     hidden, n = config.hidden, config.streams.num_streams
     for part in ("attn", "ffn"):
         yield f"{part}_norm.weight", (hidden,)
@@ -149,9 +188,7 @@ def _layer_shapes(config: DeepseekConfig, plan: LayerPlan) -> Iterator[tuple[str
     yield from _moe_shapes(config, plan)
 
 
-def _compressor_shapes(
-    plan: LayerPlan, prefix: str, hidden: int, dim: int
-) -> Iterator[tuple[str, tuple[int, ...]]]:
+def _compressor_shapes(plan: LayerPlan, prefix: str, hidden: int, dim: int) -> Iterator[NamedShape]:
     width = 2 * dim if plan.kind == "csa" else dim
     yield f"{prefix}.wkv.weight", (width, hidden)
     if plan.ratio > 1:
@@ -161,7 +198,7 @@ def _compressor_shapes(
     yield f"{prefix}.norm.weight", (dim,)
 
 
-def _moe_shapes(config: DeepseekConfig, plan: LayerPlan) -> Iterator[tuple[str, tuple[int, ...]]]:
+def _moe_shapes(config: DeepseekConfig, plan: LayerPlan) -> Iterator[NamedShape]:
     hidden, moe = config.hidden, config.moe
     yield "ffn.gate.weight", (moe.num_experts, hidden)
     if plan.router == "hash":
@@ -184,13 +221,14 @@ def _random(name: str, shape: tuple[int, ...], generator: torch.Generator) -> to
     if name.endswith("tid2eid"):
         raise NotImplementedError("V4.1 has no hash router")
     values: torch.Tensor = torch.randn(shape, generator=generator)
-    if name.endswith(("norm.weight", "_scale")):
+    if name.endswith(("norm.weight", "norm1.weight", "norm2.weight", "_scale", "_weight")):
         return torch.ones(shape).add(values, alpha=0.2)
     if "hc_" in name and name.endswith("_fn"):
-        return values * shape[1] ** -0.5
+        return values / math.sqrt(shape[1])
     if name.endswith((".bias", ".bias_vl")):
         return 0.1 * values
     if name.endswith(("_base", "_sink", ".ape")):
         return 0.5 * values
-    fan_in = 1 if name.startswith("embed") else shape[-1]
-    return (values * (1.5 * fan_in**-0.5)).to(torch.bfloat16)
+    is_looked_up = name.startswith("image_") or name.endswith("embed.weight")
+    fan_in = 1 if is_looked_up else shape[-1]
+    return (values * (1.5 / math.sqrt(fan_in))).to(torch.bfloat16)
