@@ -126,7 +126,9 @@ def main() -> int:
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as directory:
         model_dir = make_chat_model_dir(Path(directory))
-        target = Target(load_served_model(RecipeSettings(model_dir=model_dir)))
+        target = Target(
+            load_served_model(RecipeSettings(model_dir=model_dir, token_cache_bytes=1 << 20))
+        )
         failed = False
         for endpoint in options.endpoints or ENDPOINTS:
             started_s = time.perf_counter()

@@ -27,41 +27,43 @@ from rorqual_proto.v1 import generation_pb2 as rorqual__proto_dot_v1_dot_generat
 from rorqual_proto.v1 import tensor_pb2 as rorqual__proto_dot_v1_dot_tensor__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1drorqual_proto/v1/recipe.proto\x12\nrorqual.v1\x1a\x1crorqual_proto/v1/error.proto\x1a!rorqual_proto/v1/generation.proto\x1a\x1drorqual_proto/v1/tensor.proto\"\xbd\x01\n\rEncodeRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12&\n\x08protocol\x18\x02 \x01(\x0e\x32\x14.rorqual.v1.Protocol\x12!\n\x04\x62ody\x18\x03 \x01(\x0b\x32\x13.rorqual.v1.Payload\x12\x0e\n\x06tenant\x18\x04 \x01(\t\x12\x12\n\ngateway_id\x18\x05 \x01(\t\x12\x17\n\x0f\x64\x65\x61\x64line_unix_s\x18\x06 \x01(\x01\x12\x10\n\x08resource\x18\x07 \x01(\t\"\x97\x01\n\x0b\x45ncodeReply\x12&\n\x07\x65ncoded\x18\x01 \x01(\x0b\x32\x13.rorqual.v1.EncodedH\x00\x12*\n\x05\x65rror\x18\x02 \x01(\x0b\x32\x19.rorqual.v1.ProtocolErrorH\x00\x12*\n\x06\x61nswer\x18\x03 \x01(\x0b\x32\x18.rorqual.v1.DirectAnswerH\x00\x42\x08\n\x06result\"F\n\x0c\x44irectAnswer\x12\x13\n\x0bhttp_status\x18\x01 \x01(\r\x12!\n\x04\x62ody\x18\x02 \x01(\x0b\x32\x13.rorqual.v1.Payload\"X\n\x07\x45ncoded\x12+\n\x0bgenerations\x18\x01 \x03(\x0b\x32\x16.rorqual.v1.Generation\x12\x0e\n\x06stream\x18\x02 \x01(\x08\x12\x10\n\x08warnings\x18\x03 \x03(\t\"\x87\x01\n\rProtocolError\x12\x13\n\x0bhttp_status\x18\x01 \x01(\r\x12\x11\n\tbody_json\x18\x02 \x01(\x0c\x12\x15\n\rretry_after_s\x18\x03 \x01(\r\x12#\n\x04info\x18\x04 \x01(\x0b\x32\x15.rorqual.v1.ErrorInfo\x12\x12\n\nsse_frames\x18\x05 \x01(\x0c\"v\n\x12RenderErrorRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12&\n\x08protocol\x18\x02 \x01(\x0e\x32\x14.rorqual.v1.Protocol\x12$\n\x05\x65rror\x18\x03 \x01(\x0b\x32\x15.rorqual.v1.ErrorInfo\"7\n\nEventBatch\x12)\n\x07streams\x18\x01 \x03(\x0b\x32\x18.rorqual.v1.StreamEvents\"\xaf\x01\n\x0cStreamEvents\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x0b\n\x03seq\x18\x02 \x01(\x04\x12\x0c\n\x04\x64\x61ta\x18\x03 \x03(\x0c\x12\x0c\n\x04\x64one\x18\x04 \x01(\x08\x12(\n\x05\x65rror\x18\x05 \x01(\x0b\x32\x19.rorqual.v1.ProtocolError\x12 \n\x05usage\x18\x06 \x01(\x0b\x32\x11.rorqual.v1.Usage\x12\x16\n\x0e\x66inish_reasons\x18\x07 \x03(\t\";\n\x13ResendEventsRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x10\n\x08\x66rom_seq\x18\x02 \x01(\x04\"o\n\x11ResendEventsReply\x12(\n\x06\x65vents\x18\x01 \x01(\x0b\x32\x16.rorqual.v1.EventBatchH\x00\x12&\n\x05\x65rror\x18\x02 \x01(\x0b\x32\x15.rorqual.v1.ErrorInfoH\x00\x42\x08\n\x06result\"j\n\x05Usage\x12\x15\n\rprompt_tokens\x18\x01 \x01(\r\x12\x15\n\rcached_tokens\x18\x02 \x01(\r\x12\x19\n\x11\x63ompletion_tokens\x18\x03 \x01(\r\x12\x18\n\x10reasoning_tokens\x18\x04 \x01(\r\"_\n\tModelInfo\x12\n\n\x02id\x18\x01 \x01(\t\x12\x1a\n\x12max_context_tokens\x18\x02 \x01(\r\x12\x12\n\nhas_vision\x18\x03 \x01(\x08\x12\x16\n\x0e\x63reated_unix_s\x18\x04 \x01(\x04\"\x13\n\x11ListModelsRequest\"8\n\x0fListModelsReply\x12%\n\x06models\x18\x01 \x03(\x0b\x32\x15.rorqual.v1.ModelInfo*\xb8\x02\n\x08Protocol\x12\x18\n\x14PROTOCOL_UNSPECIFIED\x10\x00\x12\x1d\n\x19PROTOCOL_CHAT_COMPLETIONS\x10\x01\x12\x16\n\x12PROTOCOL_RESPONSES\x10\x02\x12\x15\n\x11PROTOCOL_MESSAGES\x10\x03\x12\x18\n\x14PROTOCOL_COMPLETIONS\x10\x04\x12\x15\n\x11PROTOCOL_TOKENIZE\x10\x05\x12\x17\n\x13PROTOCOL_DETOKENIZE\x10\x06\x12\x19\n\x15PROTOCOL_COUNT_TOKENS\x10\x07\x12\x1e\n\x1aPROTOCOL_RESPONSE_RETRIEVE\x10\x08\x12\x1c\n\x18PROTOCOL_RESPONSE_DELETE\x10\t\x12!\n\x1dPROTOCOL_RESPONSE_INPUT_ITEMS\x10\nb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1drorqual_proto/v1/recipe.proto\x12\nrorqual.v1\x1a\x1crorqual_proto/v1/error.proto\x1a!rorqual_proto/v1/generation.proto\x1a\x1drorqual_proto/v1/tensor.proto\"\xfa\x01\n\rEncodeRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12&\n\x08protocol\x18\x02 \x01(\x0e\x32\x14.rorqual.v1.Protocol\x12!\n\x04\x62ody\x18\x03 \x01(\x0b\x32\x13.rorqual.v1.Payload\x12\x0e\n\x06tenant\x18\x04 \x01(\t\x12\x12\n\ngateway_id\x18\x05 \x01(\t\x12\x17\n\x0f\x64\x65\x61\x64line_unix_s\x18\x06 \x01(\x01\x12\x10\n\x08resource\x18\x07 \x01(\t\x12\x17\n\x0freceived_unix_s\x18\x08 \x01(\x01\x12\"\n\x06resume\x18\t \x01(\x0b\x32\x12.rorqual.v1.Resume\"\x85\x01\n\x06Resume\x12\x16\n\x0elost_recipe_id\x18\x01 \x01(\t\x12\x11\n\ttake_over\x18\x02 \x01(\r\x12\x10\n\x08next_seq\x18\x03 \x01(\x04\x12\x12\n\nnum_tokens\x18\x04 \x03(\r\x12\x16\n\x0e\x66inish_reasons\x18\x05 \x03(\t\x12\x12\n\ndecode_ids\x18\x06 \x03(\t\"\x97\x01\n\x0b\x45ncodeReply\x12&\n\x07\x65ncoded\x18\x01 \x01(\x0b\x32\x13.rorqual.v1.EncodedH\x00\x12*\n\x05\x65rror\x18\x02 \x01(\x0b\x32\x19.rorqual.v1.ProtocolErrorH\x00\x12*\n\x06\x61nswer\x18\x03 \x01(\x0b\x32\x18.rorqual.v1.DirectAnswerH\x00\x42\x08\n\x06result\"F\n\x0c\x44irectAnswer\x12\x13\n\x0bhttp_status\x18\x01 \x01(\r\x12!\n\x04\x62ody\x18\x02 \x01(\x0b\x32\x13.rorqual.v1.Payload\"X\n\x07\x45ncoded\x12+\n\x0bgenerations\x18\x01 \x03(\x0b\x32\x16.rorqual.v1.Generation\x12\x0e\n\x06stream\x18\x02 \x01(\x08\x12\x10\n\x08warnings\x18\x03 \x03(\t\"\x87\x01\n\rProtocolError\x12\x13\n\x0bhttp_status\x18\x01 \x01(\r\x12\x11\n\tbody_json\x18\x02 \x01(\x0c\x12\x15\n\rretry_after_s\x18\x03 \x01(\r\x12#\n\x04info\x18\x04 \x01(\x0b\x32\x15.rorqual.v1.ErrorInfo\x12\x12\n\nsse_frames\x18\x05 \x01(\x0c\"v\n\x12RenderErrorRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12&\n\x08protocol\x18\x02 \x01(\x0e\x32\x14.rorqual.v1.Protocol\x12$\n\x05\x65rror\x18\x03 \x01(\x0b\x32\x15.rorqual.v1.ErrorInfo\"7\n\nEventBatch\x12)\n\x07streams\x18\x01 \x03(\x0b\x32\x18.rorqual.v1.StreamEvents\"\xea\x01\n\x0cStreamEvents\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x0b\n\x03seq\x18\x02 \x01(\x04\x12\x0c\n\x04\x64\x61ta\x18\x03 \x03(\x0c\x12\x0c\n\x04\x64one\x18\x04 \x01(\x08\x12(\n\x05\x65rror\x18\x05 \x01(\x0b\x32\x19.rorqual.v1.ProtocolError\x12 \n\x05usage\x18\x06 \x01(\x0b\x32\x11.rorqual.v1.Usage\x12\x16\n\x0e\x66inish_reasons\x18\x07 \x03(\t\x12\x12\n\nnum_tokens\x18\x08 \x03(\r\x12\x12\n\ndecode_ids\x18\t \x03(\t\x12\x11\n\ttake_over\x18\n \x01(\r\";\n\x13ResendEventsRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x10\n\x08\x66rom_seq\x18\x02 \x01(\x04\"o\n\x11ResendEventsReply\x12(\n\x06\x65vents\x18\x01 \x01(\x0b\x32\x16.rorqual.v1.EventBatchH\x00\x12&\n\x05\x65rror\x18\x02 \x01(\x0b\x32\x15.rorqual.v1.ErrorInfoH\x00\x42\x08\n\x06result\"j\n\x05Usage\x12\x15\n\rprompt_tokens\x18\x01 \x01(\r\x12\x15\n\rcached_tokens\x18\x02 \x01(\r\x12\x19\n\x11\x63ompletion_tokens\x18\x03 \x01(\r\x12\x18\n\x10reasoning_tokens\x18\x04 \x01(\r\"_\n\tModelInfo\x12\n\n\x02id\x18\x01 \x01(\t\x12\x1a\n\x12max_context_tokens\x18\x02 \x01(\r\x12\x12\n\nhas_vision\x18\x03 \x01(\x08\x12\x16\n\x0e\x63reated_unix_s\x18\x04 \x01(\x04\"\x13\n\x11ListModelsRequest\"8\n\x0fListModelsReply\x12%\n\x06models\x18\x01 \x03(\x0b\x32\x15.rorqual.v1.ModelInfo*\xb8\x02\n\x08Protocol\x12\x18\n\x14PROTOCOL_UNSPECIFIED\x10\x00\x12\x1d\n\x19PROTOCOL_CHAT_COMPLETIONS\x10\x01\x12\x16\n\x12PROTOCOL_RESPONSES\x10\x02\x12\x15\n\x11PROTOCOL_MESSAGES\x10\x03\x12\x18\n\x14PROTOCOL_COMPLETIONS\x10\x04\x12\x15\n\x11PROTOCOL_TOKENIZE\x10\x05\x12\x17\n\x13PROTOCOL_DETOKENIZE\x10\x06\x12\x19\n\x15PROTOCOL_COUNT_TOKENS\x10\x07\x12\x1e\n\x1aPROTOCOL_RESPONSE_RETRIEVE\x10\x08\x12\x1c\n\x18PROTOCOL_RESPONSE_DELETE\x10\t\x12!\n\x1dPROTOCOL_RESPONSE_INPUT_ITEMS\x10\nb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'rorqual_proto.v1.recipe_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_PROTOCOL']._serialized_start=1601
-  _globals['_PROTOCOL']._serialized_end=1913
+  _globals['_PROTOCOL']._serialized_start=1857
+  _globals['_PROTOCOL']._serialized_end=2169
   _globals['_ENCODEREQUEST']._serialized_start=142
-  _globals['_ENCODEREQUEST']._serialized_end=331
-  _globals['_ENCODEREPLY']._serialized_start=334
-  _globals['_ENCODEREPLY']._serialized_end=485
-  _globals['_DIRECTANSWER']._serialized_start=487
-  _globals['_DIRECTANSWER']._serialized_end=557
-  _globals['_ENCODED']._serialized_start=559
-  _globals['_ENCODED']._serialized_end=647
-  _globals['_PROTOCOLERROR']._serialized_start=650
-  _globals['_PROTOCOLERROR']._serialized_end=785
-  _globals['_RENDERERRORREQUEST']._serialized_start=787
-  _globals['_RENDERERRORREQUEST']._serialized_end=905
-  _globals['_EVENTBATCH']._serialized_start=907
-  _globals['_EVENTBATCH']._serialized_end=962
-  _globals['_STREAMEVENTS']._serialized_start=965
-  _globals['_STREAMEVENTS']._serialized_end=1140
-  _globals['_RESENDEVENTSREQUEST']._serialized_start=1142
-  _globals['_RESENDEVENTSREQUEST']._serialized_end=1201
-  _globals['_RESENDEVENTSREPLY']._serialized_start=1203
-  _globals['_RESENDEVENTSREPLY']._serialized_end=1314
-  _globals['_USAGE']._serialized_start=1316
-  _globals['_USAGE']._serialized_end=1422
-  _globals['_MODELINFO']._serialized_start=1424
-  _globals['_MODELINFO']._serialized_end=1519
-  _globals['_LISTMODELSREQUEST']._serialized_start=1521
-  _globals['_LISTMODELSREQUEST']._serialized_end=1540
-  _globals['_LISTMODELSREPLY']._serialized_start=1542
-  _globals['_LISTMODELSREPLY']._serialized_end=1598
+  _globals['_ENCODEREQUEST']._serialized_end=392
+  _globals['_RESUME']._serialized_start=395
+  _globals['_RESUME']._serialized_end=528
+  _globals['_ENCODEREPLY']._serialized_start=531
+  _globals['_ENCODEREPLY']._serialized_end=682
+  _globals['_DIRECTANSWER']._serialized_start=684
+  _globals['_DIRECTANSWER']._serialized_end=754
+  _globals['_ENCODED']._serialized_start=756
+  _globals['_ENCODED']._serialized_end=844
+  _globals['_PROTOCOLERROR']._serialized_start=847
+  _globals['_PROTOCOLERROR']._serialized_end=982
+  _globals['_RENDERERRORREQUEST']._serialized_start=984
+  _globals['_RENDERERRORREQUEST']._serialized_end=1102
+  _globals['_EVENTBATCH']._serialized_start=1104
+  _globals['_EVENTBATCH']._serialized_end=1159
+  _globals['_STREAMEVENTS']._serialized_start=1162
+  _globals['_STREAMEVENTS']._serialized_end=1396
+  _globals['_RESENDEVENTSREQUEST']._serialized_start=1398
+  _globals['_RESENDEVENTSREQUEST']._serialized_end=1457
+  _globals['_RESENDEVENTSREPLY']._serialized_start=1459
+  _globals['_RESENDEVENTSREPLY']._serialized_end=1570
+  _globals['_USAGE']._serialized_start=1572
+  _globals['_USAGE']._serialized_end=1678
+  _globals['_MODELINFO']._serialized_start=1680
+  _globals['_MODELINFO']._serialized_end=1775
+  _globals['_LISTMODELSREQUEST']._serialized_start=1777
+  _globals['_LISTMODELSREQUEST']._serialized_end=1796
+  _globals['_LISTMODELSREPLY']._serialized_start=1798
+  _globals['_LISTMODELSREPLY']._serialized_end=1854
 # @@protoc_insertion_point(module_scope)

@@ -36,7 +36,7 @@ PROTOCOL_RESPONSE_DELETE: Protocol
 PROTOCOL_RESPONSE_INPUT_ITEMS: Protocol
 
 class EncodeRequest(_message.Message):
-    __slots__ = ("request_id", "protocol", "body", "tenant", "gateway_id", "deadline_unix_s", "resource")
+    __slots__ = ("request_id", "protocol", "body", "tenant", "gateway_id", "deadline_unix_s", "resource", "received_unix_s", "resume")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     PROTOCOL_FIELD_NUMBER: _ClassVar[int]
     BODY_FIELD_NUMBER: _ClassVar[int]
@@ -44,6 +44,8 @@ class EncodeRequest(_message.Message):
     GATEWAY_ID_FIELD_NUMBER: _ClassVar[int]
     DEADLINE_UNIX_S_FIELD_NUMBER: _ClassVar[int]
     RESOURCE_FIELD_NUMBER: _ClassVar[int]
+    RECEIVED_UNIX_S_FIELD_NUMBER: _ClassVar[int]
+    RESUME_FIELD_NUMBER: _ClassVar[int]
     request_id: str
     protocol: Protocol
     body: _tensor_pb2.Payload
@@ -51,7 +53,25 @@ class EncodeRequest(_message.Message):
     gateway_id: str
     deadline_unix_s: float
     resource: str
-    def __init__(self, request_id: _Optional[str] = ..., protocol: _Optional[_Union[Protocol, str]] = ..., body: _Optional[_Union[_tensor_pb2.Payload, _Mapping]] = ..., tenant: _Optional[str] = ..., gateway_id: _Optional[str] = ..., deadline_unix_s: _Optional[float] = ..., resource: _Optional[str] = ...) -> None: ...
+    received_unix_s: float
+    resume: Resume
+    def __init__(self, request_id: _Optional[str] = ..., protocol: _Optional[_Union[Protocol, str]] = ..., body: _Optional[_Union[_tensor_pb2.Payload, _Mapping]] = ..., tenant: _Optional[str] = ..., gateway_id: _Optional[str] = ..., deadline_unix_s: _Optional[float] = ..., resource: _Optional[str] = ..., received_unix_s: _Optional[float] = ..., resume: _Optional[_Union[Resume, _Mapping]] = ...) -> None: ...
+
+class Resume(_message.Message):
+    __slots__ = ("lost_recipe_id", "take_over", "next_seq", "num_tokens", "finish_reasons", "decode_ids")
+    LOST_RECIPE_ID_FIELD_NUMBER: _ClassVar[int]
+    TAKE_OVER_FIELD_NUMBER: _ClassVar[int]
+    NEXT_SEQ_FIELD_NUMBER: _ClassVar[int]
+    NUM_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    FINISH_REASONS_FIELD_NUMBER: _ClassVar[int]
+    DECODE_IDS_FIELD_NUMBER: _ClassVar[int]
+    lost_recipe_id: str
+    take_over: int
+    next_seq: int
+    num_tokens: _containers.RepeatedScalarFieldContainer[int]
+    finish_reasons: _containers.RepeatedScalarFieldContainer[str]
+    decode_ids: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, lost_recipe_id: _Optional[str] = ..., take_over: _Optional[int] = ..., next_seq: _Optional[int] = ..., num_tokens: _Optional[_Iterable[int]] = ..., finish_reasons: _Optional[_Iterable[str]] = ..., decode_ids: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class EncodeReply(_message.Message):
     __slots__ = ("encoded", "error", "answer")
@@ -112,7 +132,7 @@ class EventBatch(_message.Message):
     def __init__(self, streams: _Optional[_Iterable[_Union[StreamEvents, _Mapping]]] = ...) -> None: ...
 
 class StreamEvents(_message.Message):
-    __slots__ = ("request_id", "seq", "data", "done", "error", "usage", "finish_reasons")
+    __slots__ = ("request_id", "seq", "data", "done", "error", "usage", "finish_reasons", "num_tokens", "decode_ids", "take_over")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     SEQ_FIELD_NUMBER: _ClassVar[int]
     DATA_FIELD_NUMBER: _ClassVar[int]
@@ -120,6 +140,9 @@ class StreamEvents(_message.Message):
     ERROR_FIELD_NUMBER: _ClassVar[int]
     USAGE_FIELD_NUMBER: _ClassVar[int]
     FINISH_REASONS_FIELD_NUMBER: _ClassVar[int]
+    NUM_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    DECODE_IDS_FIELD_NUMBER: _ClassVar[int]
+    TAKE_OVER_FIELD_NUMBER: _ClassVar[int]
     request_id: str
     seq: int
     data: _containers.RepeatedScalarFieldContainer[bytes]
@@ -127,7 +150,10 @@ class StreamEvents(_message.Message):
     error: ProtocolError
     usage: Usage
     finish_reasons: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, request_id: _Optional[str] = ..., seq: _Optional[int] = ..., data: _Optional[_Iterable[bytes]] = ..., done: _Optional[bool] = ..., error: _Optional[_Union[ProtocolError, _Mapping]] = ..., usage: _Optional[_Union[Usage, _Mapping]] = ..., finish_reasons: _Optional[_Iterable[str]] = ...) -> None: ...
+    num_tokens: _containers.RepeatedScalarFieldContainer[int]
+    decode_ids: _containers.RepeatedScalarFieldContainer[str]
+    take_over: int
+    def __init__(self, request_id: _Optional[str] = ..., seq: _Optional[int] = ..., data: _Optional[_Iterable[bytes]] = ..., done: _Optional[bool] = ..., error: _Optional[_Union[ProtocolError, _Mapping]] = ..., usage: _Optional[_Union[Usage, _Mapping]] = ..., finish_reasons: _Optional[_Iterable[str]] = ..., num_tokens: _Optional[_Iterable[int]] = ..., decode_ids: _Optional[_Iterable[str]] = ..., take_over: _Optional[int] = ...) -> None: ...
 
 class ResendEventsRequest(_message.Message):
     __slots__ = ("request_id", "from_seq")

@@ -18,6 +18,7 @@ from rorqual_proto.v1.recipe_pb2 import (
     RenderErrorRequest,
     ResendEventsReply,
     ResendEventsRequest,
+    Resume,
     StreamEvents,
     Usage,
 )
@@ -27,7 +28,7 @@ from rorqual_runtime.errors import ErrorCode, ServingError, error_to_wire
 
 from rorqual_gateway.endpoints import Endpoint
 from rorqual_gateway.errors import HttpError, RequestFailed
-from rorqual_gateway.sinks import Event, TokenUsage
+from rorqual_gateway.sinks import Event, EventSink, TokenUsage
 
 __all__ = [
     "CancelRequest",
@@ -38,6 +39,7 @@ __all__ = [
     "LoadReport",
     "ProtocolError",
     "ResendEventsReply",
+    "Resume",
     "SubmitReply",
 ]
 
@@ -80,9 +82,11 @@ def encode_request(
     resource: str,
     tenant: str,
     gateway_id: str,
+    received_unix_s: float,
     deadline_unix_s: float,
+    resume: Resume | None = None,
 ) -> EncodeRequest:
-    """A client's body for recipe."""
+    """A client's body for recipe. resume: go on with an answer that another instance began."""
     return EncodeRequest(
         request_id=request_id,
         protocol=_protocol_to_wire(endpoint),
@@ -90,7 +94,22 @@ def encode_request(
         resource=resource,
         tenant=tenant,
         gateway_id=gateway_id,
+        received_unix_s=received_unix_s,
         deadline_unix_s=deadline_unix_s,
+        resume=resume,
+    )
+
+
+def resume_to_wire(sink: EventSink, lost_recipe_id: str) -> Resume:
+    """How far the answer has come."""
+    position = sink.position
+    return Resume(
+        lost_recipe_id=lost_recipe_id,
+        take_over=sink.take_over + 1,
+        next_seq=sink.next_seq,
+        num_tokens=position.num_tokens,
+        finish_reasons=position.finish_reasons,
+        decode_ids=position.decode_ids,
     )
 
 
@@ -157,16 +176,16 @@ def events_from_wire(batch: EventBatch) -> Iterator[tuple[str, Event]]:
 
 
 def _event_from_wire(stream: StreamEvents) -> Event:
-    usage = _usage_from_wire(stream.usage) if stream.HasField("usage") else None
-    if not stream.done:
-        return Event(stream.seq, stream.data, usage=usage)
     return Event(
         seq=stream.seq,
         data=stream.data,
-        done=True,
+        done=stream.done,
         error=error_from_wire(stream.error) if stream.HasField("error") else None,
-        usage=usage,
+        usage=_usage_from_wire(stream.usage) if stream.HasField("usage") else None,
         finish_reasons=tuple(stream.finish_reasons),
+        num_tokens=stream.num_tokens,
+        decode_ids=stream.decode_ids,
+        take_over=stream.take_over,
     )
 
 

@@ -1,6 +1,8 @@
 """One request of any protocol from its first byte to its last, whatever happens in between."""
 
 import asyncio
+from collections.abc import Awaitable, Callable
+from functools import partial
 
 from opentelemetry.trace import SpanKind
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
@@ -12,7 +14,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from rorqual_gateway import http_io
-from rorqual_gateway.convert import DirectAnswer, EncodedRequest
+from rorqual_gateway.convert import DirectAnswer, EncodedRequest, resume_to_wire
 from rorqual_gateway.endpoints import Endpoint
 from rorqual_gateway.errors import RequestFailed
 from rorqual_gateway.feed import EventFeed
@@ -24,6 +26,8 @@ from rorqual_gateway.service import GatewayService
 from rorqual_gateway.sinks import Event, EventSink
 
 log = get_logger(__name__)
+
+Encode = Callable[..., Awaitable[EncodedRequest | DirectAnswer]]
 
 _propagator = TraceContextTextMapPropagator()
 
@@ -176,31 +180,40 @@ class Exchange:
         try:
             async with scope:
                 with inherit_deadline(deadline_unix_s):
-                    found = await self._read(body, resource, tenant, deadline_unix_s)
-                    await self._answer(found, sink)
+                    encode = self._encoder(body, resource, tenant, deadline_unix_s)
+                    found = await self._read(encode)
+                    can_resume = len(body) <= self._settings.max_resumable_body_bytes
+                    del body
+                    await self._answer(found, sink, encode if can_resume else None)
         except TimeoutError:
             if not scope.expired():
                 raise
             raise DeadlineExceeded(f"no complete answer within {timeout_s:g} s") from None
 
-    async def _read(
-        self, body: bytes, resource: str, tenant: str, deadline_unix_s: float
-    ) -> EncodedRequest | DirectAnswer:
+    def _encoder(self, body: bytes, resource: str, tenant: str, deadline_unix_s: float) -> Encode:
+        """Has recipe read the body, the first time or to go on where another instance ended."""
+        return partial(
+            self._gateway.encode,
+            self._ids.request_id,
+            self._endpoint,
+            body,
+            resource=resource,
+            tenant=tenant,
+            received_unix_s=self._gateway.clock.now_unix_s(),
+            deadline_unix_s=deadline_unix_s,
+        )
+
+    async def _read(self, encode: Encode) -> EncodedRequest | DirectAnswer:
         self._in_flight = True
         try:
-            return await self._gateway.encode(
-                self._ids.request_id,
-                self._endpoint,
-                body,
-                resource=resource,
-                tenant=tenant,
-                deadline_unix_s=deadline_unix_s,
-            )
+            return await encode()
         except RequestFailed:
             self._in_flight = False
             raise
 
-    async def _answer(self, found: EncodedRequest | DirectAnswer, sink: EventSink) -> None:
+    async def _answer(
+        self, found: EncodedRequest | DirectAnswer, sink: EventSink, encode: Encode | None
+    ) -> None:
         if isinstance(found, DirectAnswer):
             self._in_flight = False
             body = await self._gateway.read_answer(found)
@@ -209,12 +222,21 @@ class Exchange:
         self._http.warnings = found.warnings
         with self._observed.generation(found):
             await self._submit(found)
-            feed = EventFeed(self._gateway, sink, self._ids.request_id, found.recipe_id)
+            take_over = partial(self._take_over, sink, encode) if encode else None
+            feed = EventFeed(self._gateway, sink, self._ids.request_id, found.recipe_id, take_over)
             if found.stream:
                 await self._stream(feed)
             else:
                 sink.max_bytes = self._settings.max_answer_bytes
                 await self._collect(feed)
+
+    async def _take_over(self, sink: EventSink, encode: Encode, lost_recipe_id: str) -> str:
+        """Another instance goes on with the answer; its id."""
+        log.warning("recipe is lost, another one takes over", extra={"from": lost_recipe_id})
+        found = await encode(resume=resume_to_wire(sink, lost_recipe_id))
+        if isinstance(found, DirectAnswer):
+            raise Internal("a generation became an answer without one")
+        return found.recipe_id
 
     async def _submit(self, encoded: EncodedRequest) -> None:
         try:

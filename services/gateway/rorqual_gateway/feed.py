@@ -1,11 +1,17 @@
 """Events of one request as its client gets them: complete, or a reason why not."""
 
+from collections.abc import Awaitable, Callable
+
 from rorqual_runtime.errors import NotFound, QueueTimeout, ServingError, Unavailable
 
+from rorqual_gateway.errors import RequestFailed
 from rorqual_gateway.service import GatewayService
 from rorqual_gateway.sinks import Event, EventSink
 
 GAP_PAUSE_S = 0.2
+
+TakeOver = Callable[[str], Awaitable[str]]
+"""Has another instance go on with an answer; from the id of the lost one to the new one's."""
 
 
 class EventFeed:
@@ -16,7 +22,12 @@ class EventFeed:
     """
 
     def __init__(
-        self, gateway: GatewayService, sink: EventSink, request_id: str, recipe_id: str
+        self,
+        gateway: GatewayService,
+        sink: EventSink,
+        request_id: str,
+        recipe_id: str,
+        take_over: TakeOver | None = None,
     ) -> None:
         self._gateway = gateway
         self._settings = gateway.settings
@@ -24,6 +35,8 @@ class EventFeed:
         self._sink = sink
         self._request_id = request_id
         self._recipe_id = recipe_id
+        self._take_over = take_over
+        self._unreachable_since_s: float | None = None
         now_s = self._clock.monotonic_s()
         self._started_s = now_s
         self._last_event_s: float | None = None
@@ -39,10 +52,12 @@ class EventFeed:
             left_s = keepalive_s - self._clock.monotonic_s()
             if left_s <= 0:
                 return []
-            pause_s = GAP_PAUSE_S if self._sink.has_gap else self._settings.silence_probe_s
+            is_urgent = self._sink.has_gap or self._unreachable_since_s is not None
+            pause_s = GAP_PAUSE_S if is_urgent else self._settings.silence_probe_s
             events = await self._sink.take(min(left_s, pause_s))
             if events:
                 self._last_event_s = self._last_answer_s = self._clock.monotonic_s()
+                self._unreachable_since_s = None
                 return events
             self._check_bounds()
             if left_s > pause_s:
@@ -65,9 +80,42 @@ class EventFeed:
                 self._recipe_id, self._request_id, self._sink.next_seq
             )
         except NotFound as err:
-            raise Unavailable("the state of this answer was lost") from err
-        except ServingError:
+            await self._have_it_taken_over(err)
+            return
+        except ServingError as err:
+            await self._note_unreachable(err)
             return
         self._last_answer_s = self._clock.monotonic_s()
+        self._unreachable_since_s = None
         for event in events:
             self._sink.push(event)
+
+    async def _note_unreachable(self, error: ServingError) -> None:
+        now_s = self._clock.monotonic_s()
+        if not self._gateway.is_connected:
+            self._unreachable_since_s = None  # it may be there: it is we who are cut off
+        elif self._unreachable_since_s is None:
+            self._unreachable_since_s = now_s
+        elif now_s - self._unreachable_since_s > self._settings.take_over_after_s:
+            await self._have_it_taken_over(error)
+
+    async def _have_it_taken_over(self, cause: ServingError) -> None:
+        """Another instance of recipe goes on, once. Raises: Unavailable when none can."""
+        if self._take_over is None or not self._sink.position.is_exact:
+            if isinstance(cause, NotFound):
+                raise Unavailable("the state of this answer was lost") from cause
+            return
+        next_seq = self._sink.next_seq
+        try:
+            new_id = await self._take_over(self._recipe_id)
+        except RequestFailed as err:
+            raise Unavailable("the state of this answer was lost") from err
+        except ServingError:
+            return  # tried again, until the answer counts as lost
+        if self._sink.next_seq != next_seq:
+            return  # the first one is alive after all
+        self._take_over = None
+        self._recipe_id = new_id
+        self._sink.begin_take_over()
+        self._unreachable_since_s = None
+        await self._ask_again()

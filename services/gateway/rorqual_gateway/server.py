@@ -24,7 +24,7 @@ def open_listener(host: str, port: int) -> socket.socket:
     Raises: Unavailable naming address and port.
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    # Named TCP: the event loop turns Nagle's algorithm off only for sockets that say so, and with it
+    # Named TCP: the event loop turns Nagle's algorithm off only for sockets that say so. With it
     # on, the second small write of an answer waits 40 ms for the client's acknowledgement.
     listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

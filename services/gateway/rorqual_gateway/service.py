@@ -24,6 +24,7 @@ from rorqual_gateway.convert import (
     Model,
     ProtocolError,
     ResendEventsReply,
+    Resume,
     SubmitReply,
 )
 from rorqual_gateway.endpoints import Endpoint
@@ -54,6 +55,11 @@ class GatewayService:
         self._ctx = ctx
         self._sinks = SinkTable()
         self._fleet = FleetView(ctx.clock, stale_after_s=settings.stale_report_s)
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether the broker can be reached."""
+        return self._ctx.bus.is_connected
 
     async def start(self) -> None:
         """Subscribe to this gateway's events and to everybody's load reports."""
@@ -92,7 +98,9 @@ class GatewayService:
         *,
         resource: str,
         tenant: str,
+        received_unix_s: float,
         deadline_unix_s: float,
+        resume: Resume | None = None,
     ) -> EncodedRequest | DirectAnswer:
         """Have recipe read a body. Raises: RequestFailed, ServingError."""
         await self._ctx.bus.connection.wait_connected(self.settings.absent_timeout_s)
@@ -104,7 +112,9 @@ class GatewayService:
             resource=resource,
             tenant=tenant,
             gateway_id=self._ctx.instance_id,
+            received_unix_s=received_unix_s,
             deadline_unix_s=deadline_unix_s,
+            resume=resume,
         )
         try:
             reply = await self._ctx.bus.request(

@@ -38,6 +38,12 @@ class GatewaySettings(BaseSettings):
     lost_after_s: float = Field(
         15.0, gt=0, description="time without any answer from recipe before a request is lost"
     )
+    take_over_after_s: float = Field(
+        1.5, gt=0, description="time recipe can't be reached before another takes an answer over"
+    )
+    max_resumable_body_bytes: int = Field(
+        8 << 20, ge=0, description="larger bodies are not kept: their answers can't be taken over"
+    )
     max_answer_bytes: int = Field(
         64 << 20, gt=0, description="largest answer collected without streaming"
     )

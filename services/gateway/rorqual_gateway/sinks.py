@@ -25,7 +25,8 @@ class TokenUsage:
 class Event:
     """What recipe said about one request. data: SSE frames, or parts of the one JSON body.
 
-    usage: tokens so far; final in the last event.
+    usage: tokens so far; final in the last event. num_tokens, finish_reasons, decode_ids: by
+    choice. take_over: which instance of recipe this is from.
     """
 
     seq: int
@@ -34,12 +35,33 @@ class Event:
     error: HttpError | None = None
     usage: TokenUsage | None = None
     finish_reasons: Sequence[str] = ()
+    num_tokens: Sequence[int] = ()
+    decode_ids: Sequence[str] = ()
+    take_over: int = 0
+
+
+@dataclass(slots=True)
+class Position:
+    """How far an answer has come. is_exact: not inside an event that came in parts."""
+
+    num_tokens: Sequence[int] = ()
+    finish_reasons: Sequence[str] = ()
+    decode_ids: Sequence[str] = ()
+    is_exact: bool = True
+
+    def pass_event(self, event: Event) -> None:
+        """The event is, or will be, with the client."""
+        self.is_exact = bool(event.num_tokens)
+        self.num_tokens = event.num_tokens
+        self.finish_reasons = event.finish_reasons or self.finish_reasons
+        self.decode_ids = event.decode_ids or self.decode_ids
 
 
 class EventSink:
     """Events of one request in the order of their seq, each once.
 
     max_bytes: what may wait to be taken; more sets `overflowed`. next_seq: the event awaited.
+    take_over: the instance whose events are taken, those of others are dropped.
     """
 
     def __init__(self, max_bytes: int) -> None:
@@ -48,6 +70,8 @@ class EventSink:
         self._early: dict[int, Event] = {}
         self._num_bytes = 0
         self.next_seq = 0
+        self.take_over = 0
+        self.position = Position()
         self._wake = asyncio.Event()
         self.overflowed = asyncio.Event()
 
@@ -58,6 +82,8 @@ class EventSink:
 
     def push(self, event: Event) -> None:
         """Take an event; duplicates are dropped, early ones wait for their turn."""
+        if event.take_over != self.take_over:
+            return
         if event.seq != self.next_seq:
             self._push_out_of_turn(event)
             return
@@ -65,6 +91,11 @@ class EventSink:
         while self._early and (follower := self._early.pop(self.next_seq, None)) is not None:
             self._append(follower)
         self._wake.set()
+
+    def begin_take_over(self) -> None:
+        """From now on another instance's events are taken, from `next_seq` on."""
+        self.take_over += 1
+        self._early.clear()
 
     async def take(self, timeout_s: float) -> list[Event]:
         """Everything that is ready, at least one event; [] when nothing came in time."""
@@ -89,6 +120,7 @@ class EventSink:
 
     def _append(self, event: Event) -> None:
         self.next_seq += 1
+        self.position.pass_event(event)
         self._ready.append(event)
         for item in event.data:
             self._num_bytes += len(item)

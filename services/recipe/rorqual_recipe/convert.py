@@ -71,7 +71,7 @@ from rorqual_recipe.output.events import FinishReason, TokenLogprob
 from rorqual_recipe.protocols import DIRECT_PROTOCOLS, PROTOCOLS
 from rorqual_recipe.protocols.base import ProtocolAdapter, RenderedError, TokenUsage
 from rorqual_recipe.protocols.direct import DirectProtocol
-from rorqual_recipe.streams import Delta, Events
+from rorqual_recipe.streams import Delta, Events, TakeOver
 from rorqual_recipe.tokens.cache import TokenCache
 
 __all__ = [
@@ -125,6 +125,11 @@ def protocol_from_wire(protocol: int) -> ProtocolAdapter | DirectProtocol:
     if found is None:
         raise Unsupported(f"protocol {name or protocol} is not supported by this version")
     return found
+
+
+def no_prompt() -> Payload:
+    """In place of a prompt that nobody will read."""
+    return Payload()
 
 
 def answer_to_wire(http_status: int, body: Payload) -> EncodeReply:
@@ -258,6 +263,9 @@ def events_to_wire(events: Events) -> StreamEvents:
         done=events.is_last,
         usage=_usage_to_wire(events.usage),
         finish_reasons=events.finish_reasons,
+        num_tokens=events.num_tokens,
+        decode_ids=events.decode_ids,
+        take_over=events.take_over,
     )
 
 
@@ -270,8 +278,28 @@ def _usage_to_wire(usage: TokenUsage) -> Usage:
     )
 
 
+def take_over_from_wire(request: EncodeRequest) -> TakeOver | None:
+    """What an instance before this one has answered; None for a new request."""
+    if not request.HasField("resume"):
+        return None
+    resume = request.resume
+    return TakeOver(
+        number=resume.take_over,
+        lost_recipe_id=resume.lost_recipe_id,
+        next_seq=resume.next_seq,
+        num_tokens=resume.num_tokens,
+        finish_reasons=resume.finish_reasons,
+        decode_ids=resume.decode_ids,
+    )
+
+
 def failure_to_wire(
-    request_id: str, seq: int, rendered: RenderedError, cause: ServingError, usage: TokenUsage
+    request_id: str,
+    seq: int,
+    rendered: RenderedError,
+    cause: ServingError,
+    usage: TokenUsage,
+    take_over: int,
 ) -> StreamEvents:
     """The last event of a request that failed; its usage is what was generated all the same."""
     return StreamEvents(
@@ -280,6 +308,7 @@ def failure_to_wire(
         done=True,
         error=protocol_error_to_wire(rendered, cause),
         usage=_usage_to_wire(usage),
+        take_over=take_over,
     )
 
 

@@ -30,7 +30,7 @@ from rorqual_recipe.protocols.direct import (
 from rorqual_recipe.protocols.messages.thinking_signature import signing_key_of
 from rorqual_recipe.sealing import parse_sealing_keys
 from rorqual_recipe.settings import RecipeSettings
-from rorqual_recipe.streams import Choice, RequestStream
+from rorqual_recipe.streams import Choice, RequestStream, TakeOver
 
 TICKET_LEASE_S = 30.0
 DEADLINE_GRACE_S = 5.0
@@ -147,22 +147,29 @@ class Intake:
         gateway_id: str,
         tenant: str,
         deadline_unix_s: float,
+        received_unix_s: float,
         prompts: Sequence[Any],
+        taken_over: TakeOver | None,
     ) -> RequestStream:
         """The stream of a request, which owns the prompts' payloads from now on."""
         parsed = encoded.parsed
-        writer = adapter.make_writer(self._facts(encoded, request_id), parsed)
+        created_unix_s = received_unix_s or self._ctx.clock.now_unix_s()
+        writer = adapter.make_writer(self._facts(encoded, request_id, created_unix_s), parsed)
         return RequestStream(
             request_id=request_id,
             gateway_id=gateway_id,
             adapter=adapter,
             writer=writer,
-            choices=[self._choice(encoded, f"{request_id}/{i}") for i in range(parsed.num_choices)],
+            choices=[
+                self._choice(encoded, f"{request_id}/{index}", index, taken_over)
+                for index in range(parsed.num_choices)
+            ],
             num_prompt_tokens=encoded.num_prompt_tokens,
             expires_s=self._ctx.clock.monotonic_s() + self._lifetime_s(deadline_unix_s),
             log=EventLog(self._settings.max_event_log_bytes),
             prompts=prompts,
             before_end=self._before_end(adapter, writer, encoded, request_id, tenant),
+            taken_over=taken_over,
         )
 
     def _before_end(
@@ -178,12 +185,14 @@ class Intake:
         context = self.context_of(request_id, tenant)
         return lambda: adapter.completed(writer, encoded.parsed, context)
 
-    def _facts(self, encoded: EncodedRequest, request_id: str) -> AnswerFacts:
+    def _facts(
+        self, encoded: EncodedRequest, request_id: str, created_unix_s: float
+    ) -> AnswerFacts:
         model = self._model
         return AnswerFacts(
             request_id=request_id,
             model=model.model_id,
-            created_unix_s=int(self._ctx.clock.now_unix_s()),
+            created_unix_s=int(created_unix_s),
             system_fingerprint=f"fp_{model.fingerprint[:12]}" if model.fingerprint else None,
             vocabulary=model.vocabulary,
             num_prompt_tokens=encoded.num_prompt_tokens,
@@ -192,21 +201,33 @@ class Intake:
             signing_key=self._limits.signing_key,
         )
 
-    def _choice(self, encoded: EncodedRequest, call_id_seed: str) -> Choice:
+    def _choice(
+        self, encoded: EncodedRequest, call_id_seed: str, index: int, taken_over: TakeOver | None
+    ) -> Choice:
         plan = plan_answer(
             encoded.parsed,
             encoded.rendered,
             is_enforced=encoded.constraint is not None,
             call_id_seed=call_id_seed,
         )
-        return Choice(
+        choice = Choice(
             AnswerReader(self._model.vocabulary, plan),
             DeltaOrder(self._settings.max_early_deltas),
             last_news_s=self._ctx.clock.monotonic_s(),
         )
+        if taken_over is not None:
+            choice.num_delivered = _at(taken_over.num_tokens, index, 0)
+            choice.end_delivered = bool(_at(taken_over.finish_reasons, index, ""))
+            choice.order.decode_id = _at(taken_over.decode_ids, index, "")
+        return choice
 
     def _lifetime_s(self, deadline_unix_s: float) -> float:
         if not deadline_unix_s:
             return self._settings.stream_ttl_s
         left_s = deadline_unix_s - self._ctx.clock.now_unix_s()
         return min(self._settings.stream_ttl_s, max(left_s, 0.0) + DEADLINE_GRACE_S)
+
+
+def _at(values: Sequence[Any], index: int, default: Any) -> Any:
+    """The value of one choice; what came from the wire may be shorter."""
+    return values[index] if index < len(values) else default

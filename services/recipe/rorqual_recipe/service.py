@@ -14,6 +14,7 @@ from rorqual_runtime.payload import get_payload
 from rorqual_runtime.service import ServiceContext
 
 from rorqual_recipe import convert
+from rorqual_recipe.adoption import Adoption
 from rorqual_recipe.convert import (
     CancelRequest,
     EncodeReply,
@@ -65,6 +66,10 @@ class RecipeService:
         self._cancelled = CancelledIds()
         self._publisher = EventPublisher(ctx.bus)
         self._recovery = Recovery(ctx, settings, self._streams, self._on_recovered, self._fail)
+
+        self._adoption = Adoption(
+            ctx.bus, ctx.instance_id, self._streams, self._recovery, self.on_tokens
+        )
 
     @property
     def num_active(self) -> int:
@@ -134,7 +139,8 @@ class RecipeService:
     ) -> EncodeReply:
         context = self._intake.context_of(request.request_id, request.tenant)
         encoded = await self._intake.encode(body, adapter, context)
-        prompts = await self._intake.publish_prompts(encoded)
+        taken_over = convert.take_over_from_wire(request)
+        prompts = [] if taken_over else await self._intake.publish_prompts(encoded)
         if request.request_id in self._cancelled:
             self._intake.release(prompts)
             raise Cancelled()
@@ -145,10 +151,15 @@ class RecipeService:
             gateway_id=request.gateway_id,
             tenant=request.tenant,
             deadline_unix_s=request.deadline_unix_s,
+            received_unix_s=request.received_unix_s,
             prompts=prompts,
+            taken_over=taken_over,
         )
         self._drop(request.request_id)
         self._streams.add(stream)
+        if taken_over:
+            await self._adoption.adopt(stream, taken_over)
+            prompts = [convert.no_prompt()] * len(encoded.prompts)
         return convert.encoded_to_wire(request, encoded, prompts, self._ctx.instance_id)
 
     async def on_tokens(self, batch: TokenBatch, context: MessageContext) -> None:
@@ -275,7 +286,9 @@ class RecipeService:
         log.warning("generation failed: %s", error.message, extra=facts)
         rendered = stream.render_failure(error)
         seq = stream.take_event_seq()
-        wire = convert.failure_to_wire(stream.request_id, seq, rendered, error, stream.usage)
+        wire = convert.failure_to_wire(
+            stream.request_id, seq, rendered, error, stream.usage, stream.take_over
+        )
         stream.log.append(seq, len(rendered.body_json), wire)
         outbox[stream.gateway_id].append(wire)
         self._end(stream)
@@ -313,6 +326,7 @@ class RecipeService:
                 self._forget(stream.request_id)
             self._ended.forget_expired(now_s)
             self._recovery.probe_stalled(now_s)
+            await self._adoption.let_go()
             if now_s >= next_renewal_s:
                 next_renewal_s = now_s + TICKET_LEASE_S / 3
                 self._intake.renew(p for stream in self._streams for p in stream.prompts)

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from typing import Any
 
 from rorqual_runtime.errors import ServingError
@@ -39,12 +40,17 @@ class Delta:
 
 @dataclass(slots=True)
 class Choice:
-    """One choice: its place in the token stream and its answer so far."""
+    """One choice: its place in the token stream and its answer so far.
+
+    num_delivered, end_delivered: what the client has got from an instance before this one.
+    """
 
     reader: AnswerReader
     order: DeltaOrder[Delta]
     last_news_s: float
     is_resending: bool = False
+    num_delivered: int = 0
+    end_delivered: bool = False
 
     @property
     def is_finished(self) -> bool:
@@ -53,7 +59,11 @@ class Choice:
 
 @dataclass(slots=True)
 class Events:
-    """What goes to the gateway for one request. usage: so far."""
+    """What goes to the gateway for one request. usage: so far.
+
+    num_tokens: by choice, what all data up to here was made of; empty inside a part. decode_ids:
+    by choice, when one is new. take_over: which instance this comes from, 0 = the first.
+    """
 
     request_id: str
     seq: int
@@ -61,6 +71,9 @@ class Events:
     usage: TokenUsage
     is_last: bool = False
     finish_reasons: list[str] = field(default_factory=list)
+    num_tokens: list[int] = field(default_factory=list)
+    decode_ids: list[str] = field(default_factory=list)
+    take_over: int = 0
 
     @property
     def num_bytes(self) -> int:
@@ -76,9 +89,26 @@ class Absorbed:
     hit_stop: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class TakeOver:
+    """An answer that another instance began. Every choice has its own entry in each list.
+
+    num_tokens, finish_reasons: what the client has got; the next event is number next_seq.
+    """
+
+    number: int
+    lost_recipe_id: str
+    next_seq: int
+    num_tokens: Sequence[int]
+    finish_reasons: Sequence[str]
+    decode_ids: Sequence[str]
+
+
 class RequestStream:
     """One request: token deltas of its choices in, protocol events out.
 
+    taken_over: set when another instance began the answer: what the client has got of it already
+    is made again, for the state of readers and writer, and not sent again.
     before_end: gives what the client's last event has to wait for, if anything.
     """
 
@@ -95,6 +125,7 @@ class RequestStream:
         log: EventLog,
         prompts: Sequence[Any],
         before_end: Callable[[], Awaitable[None] | None] | None = None,
+        taken_over: TakeOver | None = None,
     ) -> None:
         self.request_id = request_id
         self.gateway_id = gateway_id
@@ -107,7 +138,9 @@ class RequestStream:
         self._writer = writer
         self._num_prompt_tokens = num_prompt_tokens
         self._num_cached_tokens = 0
-        self._next_event_seq = 0
+        self.taken_over = taken_over
+        self._next_event_seq = taken_over.next_seq if taken_over else 0
+        self._known_decode_ids: list[str] = []
         self._last_usage: TokenUsage | None = None
         self._next_count_s = -math.inf
 
@@ -115,6 +148,11 @@ class RequestStream:
     def is_finished(self) -> bool:
         """True once every choice has ended."""
         return None not in [choice.reader.finish_reason for choice in self.choices]
+
+    @property
+    def take_over(self) -> int:
+        """Which instance of this answer this is; 0 = the first."""
+        return self.taken_over.number if self.taken_over else 0
 
     @property
     def usage(self) -> TokenUsage:
@@ -178,11 +216,17 @@ class RequestStream:
         if delta.num_cached_tokens > self._num_cached_tokens:
             self._num_cached_tokens = delta.num_cached_tokens
         data: list[bytes] = []
-        for ids, logprobs in _in_pieces(delta, skip):
-            data += self._write(delta.choice_index, choice.reader.feed(ids, logprobs))
+        seq = delta.seq + skip
+        for ids, logprobs in _in_pieces(delta, skip, choice.num_delivered - delta.seq):
+            written = self._write(delta.choice_index, choice.reader.feed(ids, logprobs))
+            if seq >= choice.num_delivered:
+                data += written
+            seq += len(ids)
         if delta.finish_reason and not choice.is_finished:
             last = choice.reader.finish(delta.finish_reason)
-            data += self._write(delta.choice_index, last)
+            written = self._write(delta.choice_index, last)
+            if not choice.end_delivered:
+                data += written
         if choice.is_finished:
             choice.order.early.clear()
         return data
@@ -204,23 +248,37 @@ class RequestStream:
         if is_last:
             data = data + self._writer.finish(usage)
         events = [
-            Events(self.request_id, self.take_event_seq(), part, usage)
+            Events(self.request_id, self.take_event_seq(), part, usage, take_over=self.take_over)
             for part in _in_messages(data)
         ]
-        if is_last:
-            events[-1].is_last = True
-            events[-1].finish_reasons = [
-                choice.reader.finish_reason or "" for choice in self.choices
-            ]
+        self._complete(events[-1], is_last=is_last)
         return events
 
+    def _complete(self, last: Events, *, is_last: bool) -> None:
+        """What only the last message of a delta tells: how far the client is with it."""
+        last.is_last = is_last
+        last.num_tokens = [choice.reader.num_tokens for choice in self.choices]
+        if any(choice.is_finished for choice in self.choices):
+            last.finish_reasons = [choice.reader.finish_reason or "" for choice in self.choices]
+        decode_ids = [choice.order.decode_id for choice in self.choices]
+        if decode_ids != self._known_decode_ids:
+            last.decode_ids = self._known_decode_ids = decode_ids
 
-def _in_pieces(delta: Delta, skip: int) -> Iterable[tuple[Sequence[int], Sequence[TokenLogprob]]]:
-    """The tokens behind the first `skip`, and their logprobs, in pieces of a bounded size."""
-    if not skip and len(delta.token_ids) <= MAX_PIECE_TOKENS:
+
+def _in_pieces(
+    delta: Delta, skip: int, cut: int
+) -> Iterable[tuple[Sequence[int], Sequence[TokenLogprob]]]:
+    """The tokens behind the first `skip`, and their logprobs, in pieces of a bounded size.
+
+    cut: no piece holds tokens on both sides of it.
+    """
+    num_tokens = len(delta.token_ids)
+    if not skip and cut <= 0 and num_tokens <= MAX_PIECE_TOKENS:
         return ((delta.token_ids, delta.logprobs),)
-    starts = range(skip, len(delta.token_ids), MAX_PIECE_TOKENS)
-    spans = [slice(start, start + MAX_PIECE_TOKENS) for start in starts]
+    bounds = {*range(skip, num_tokens, MAX_PIECE_TOKENS), num_tokens}
+    if skip < cut < num_tokens:
+        bounds.add(cut)
+    spans = [slice(start, end) for start, end in pairwise(sorted(bounds))]
     return [(delta.token_ids[span], delta.logprobs[span]) for span in spans]
 
 
