@@ -234,9 +234,8 @@ def test_call_ids_are_the_same_in_every_replay_and_differ_otherwise() -> None:
 def test_plain_tokens_after_marks_cost_no_state() -> None:
     reader = AnswerReader(VOCABULARY, THINKS)
     reader.feed(token_ids("r</think>\n\na"))
-    first = reader.feed(token_ids("Hello"))
-    assert first == [ContentDelta("Hello")]
-    assert first[0] is reader.feed(token_ids("Hello"))[0]
+    assert reader.feed(token_ids("Hello")) == [ContentDelta("Hello")]
+    assert reader.feed(token_ids("Hello"))[0] is reader.feed(token_ids("Hello"))[0]
 
 
 def test_arguments_of_one_token_are_one_delta() -> None:
