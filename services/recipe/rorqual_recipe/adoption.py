@@ -1,18 +1,23 @@
 """Answers that another instance began: its tokens are listened to, what was missed is fetched."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from rorqual_runtime import subjects
-from rorqual_runtime.bus import Bus, MessageContext
+from rorqual_runtime.bus import MessageContext
+from rorqual_runtime.discovery import discover
+from rorqual_runtime.errors import ServingError
 from rorqual_runtime.logs import get_logger
+from rorqual_runtime.service import ServiceContext
 
-from rorqual_recipe.convert import TokenBatch
+from rorqual_recipe.convert import ResendReply, ResendRequest, TokenBatch
 from rorqual_recipe.recovery import Recovery
 from rorqual_recipe.stream_table import StreamTable
 from rorqual_recipe.streams import RequestStream, TakeOver
 
 log = get_logger(__name__)
+
+SEARCH_TIMEOUT_S = 1.0
 
 
 class Adoption:
@@ -20,14 +25,12 @@ class Adoption:
 
     def __init__(
         self,
-        bus: Bus,
-        own_id: str,
+        ctx: ServiceContext,
         streams: StreamTable,
         recovery: Recovery,
         on_tokens: Callable[[TokenBatch, MessageContext], Awaitable[None]],
     ) -> None:
-        self._bus = bus
-        self._own_id = own_id
+        self._ctx = ctx
         self._streams = streams
         self._recovery = recovery
         self._on_tokens = on_tokens
@@ -37,15 +40,50 @@ class Adoption:
         """Listen first, then ask decode for everything from the first token on."""
         lost_id = taken_over.lost_recipe_id
         log.warning("answer taken over", extra={"request_id": stream.request_id, "from": lost_id})
-        if lost_id != self._own_id and lost_id not in self._subscriptions:
-            self._subscriptions[lost_id] = await self._bus.subscribe(
+        if lost_id != self._ctx.instance_id and lost_id not in self._subscriptions:
+            self._subscriptions[lost_id] = await self._ctx.bus.subscribe(
                 subjects.recipe_tokens(lost_id), TokenBatch, self._on_tokens
             )
-        for index in range(len(stream.choices)):
-            self._recovery.fetch_missed(stream, index)
+        if all(choice.order.decode_id for choice in stream.choices):
+            self._fetch(stream)
+        else:
+            self._ctx.track(self._search(stream))
 
     async def let_go(self) -> None:
         """Stop listening for instances none of whose answers is left."""
         wanted = {s.taken_over.lost_recipe_id for s in self._streams if s.taken_over}
         for lost_id in set(self._subscriptions) - wanted:
             await self._subscriptions.pop(lost_id).unsubscribe()
+
+    def _fetch(self, stream: RequestStream) -> None:
+        for index in range(len(stream.choices)):
+            self._recovery.fetch_missed(stream, index)
+
+    async def _search(self, stream: RequestStream) -> None:
+        """Find who generates a choice whose tokens nobody has seen; they may all be out already.
+
+        None has it while it waits for prefill: its first tokens will tell.
+        """
+        for decode_id in await self._decode_ids():
+            for index, choice in enumerate(stream.choices):
+                if not choice.order.decode_id and await self._has(decode_id, stream, index):
+                    choice.order.decode_id = decode_id
+        self._fetch(stream)
+
+    async def _has(self, decode_id: str, stream: RequestStream, index: int) -> bool:
+        request = ResendRequest(request_id=stream.request_id, choice_index=index, from_seq=0)
+        try:
+            await self._ctx.bus.request(
+                subjects.decode_resend(decode_id),
+                request,
+                ResendReply,
+                timeout_s=SEARCH_TIMEOUT_S,
+                absent_timeout_s=0.0,
+            )
+        except ServingError:
+            return False
+        return True
+
+    async def _decode_ids(self) -> Sequence[str]:
+        instances = await discover(self._ctx.bus.client)
+        return [instance.id for instance in instances if instance.service == "decode"]

@@ -67,9 +67,7 @@ class RecipeService:
         self._publisher = EventPublisher(ctx.bus)
         self._recovery = Recovery(ctx, settings, self._streams, self._on_recovered, self._fail)
 
-        self._adoption = Adoption(
-            ctx.bus, ctx.instance_id, self._streams, self._recovery, self.on_tokens
-        )
+        self._adoption = Adoption(ctx, self._streams, self._recovery, self.on_tokens)
 
     @property
     def num_active(self) -> int:

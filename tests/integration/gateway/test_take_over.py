@@ -9,12 +9,13 @@ from typing import Any
 
 import httpx
 import pytest
+from rorqual_recipe.adoption import Adoption
 from rorqual_runtime.settings import RuntimeSettings
 
 from tests.integration.gateway.conftest import ApiFleet
 from tests.support.api_services import running_recipe
 from tests.support.chat_model_dir import MODEL_ID
-from tests.support.stub_backend import Playback
+from tests.support.stub_backend import DECODE_ID, Playback
 
 USER = [{"role": "user", "content": "Hello"}]
 TEXT = "The quick brown fox — naïve café 👩‍👩‍👧‍👦 深度求索。 " * 3
@@ -139,3 +140,22 @@ async def test_an_answer_in_one_piece_is_finished_too(
         answer = await asyncio.wait_for(request, 10)
     assert answer.choices[0].message.content == TEXT
     assert answer.usage.completion_tokens == len(tokens)
+
+
+async def test_an_answer_that_was_out_before_anyone_listened_is_found(
+    start_fleet, runtime_settings: RuntimeSettings, chat_model_dir: Path, monkeypatch
+) -> None:
+    async def decode_ids(self: Adoption) -> list[str]:
+        return ["decode-nobody", DECODE_ID]
+
+    monkeypatch.setattr(Adoption, "_decode_ids", decode_ids)
+    fleet = await start_fleet(silence_probe_s=0.2, take_over_after_s=0.3)
+    fleet.say("Hello", hold_s=0.4)
+    ask = fleet.client.chat.completions.create(model=MODEL_ID, messages=USER)  # type: ignore[arg-type]
+    request = asyncio.create_task(ask)
+    await asyncio.sleep(0.2)
+    await fleet.recipe.ctx.bus.close()
+    await asyncio.sleep(0.6)
+    async with running_recipe(runtime_settings, chat_model_dir):
+        answer = await asyncio.wait_for(request, 10)
+    assert answer.choices[0].message.content == "Hello"
