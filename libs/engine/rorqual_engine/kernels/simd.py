@@ -125,6 +125,16 @@ def store_f32(typingctx, address, offset, value):
 
 
 @intrinsic
+def store_i32(typingctx, address, offset, value):
+    def codegen(context, builder, signature, args):
+        value = builder.trunc(args[2], _I32)
+        builder.store(value, pointer_to(builder, args[0], args[1], _I32))
+        return context.get_dummy_value()
+
+    return types.void(types.int64, types.int64, types.int64), codegen
+
+
+@intrinsic
 def copy_bf16(typingctx, target, target_offset, source, source_offset):
     """One bf16 from source to target."""
 

@@ -80,7 +80,7 @@ def test_a_batch_of_prefills_and_decodes_gives_transformers_logits(
                 leases[c].pages,
                 True,
                 leases[c].window,
-            )  # fmt: skip
+            )
             for c in running
         ]
         logits = model.forward(chunks, cache)

@@ -34,8 +34,8 @@ class Attention:
         """prefix: such as layers.2.attn; rope: the layer's own."""
         self.plan, self._config, self._rope = plan, config, rope
         hidden, dim = config.hidden, config.head_dim
-        weights.raw(f"{prefix}.wkv.weight", (dim, hidden))
-        weights.raw(f"{prefix}.wq_b.weight", (config.num_heads * dim, config.q_rank))
+        weights.check_shape(f"{prefix}.wkv.weight", (dim, hidden))
+        weights.check_shape(f"{prefix}.wq_b.weight", (config.num_heads * dim, config.q_rank))
         self._first = weights.linear(f"{prefix}.wq_a.weight", f"{prefix}.wkv.weight")
         self._q_norm = weights.vector(f"{prefix}.q_norm.weight", (config.q_rank,))
         self._kv_norm = weights.vector(f"{prefix}.kv_norm.weight", (dim,))

@@ -2,96 +2,176 @@
 
 from __future__ import annotations
 
-import re
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
-from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
 
 from rorqual_engine.errors import CorruptModel, ModelNotFound
+from rorqual_engine.models.deepseek.formats import Quantized, QuantizedLinear, quantized
+from rorqual_engine.models.deepseek.names import canonical_name
+from rorqual_engine.models.deepseek.tensor_file import TensorFile
 from rorqual_engine.models.linear import Linear
 
-_RENAMES = [
-    (re.compile(pattern), replacement)
-    for pattern, replacement in [
-        (r"^model\.", ""),
-        (r"^embed_tokens\.", "embed."),
-        (r"^lm_head\.", "head."),
-        (r"^hc_head\.hc_", "hc_head_"),
-        (r"\.self_attn\.", ".attn."),
-        (r"\.mlp\.", ".ffn."),
-        (r"\.input_layernorm\.", ".attn_norm."),
-        (r"\.post_attention_layernorm\.", ".ffn_norm."),
-        (r"\.(attn|ffn)_hc\.", r".hc_\1_"),
-        (r"\.attn\.norm\.", ".attn.kv_norm."),
-        (r"\.sinks$", ".attn_sink"),
-        (r"\.position_bias$", ".ape"),
-        (r"\.compressor\.indexer\.scorer\.", ".indexer."),
-        (r"\.compressor\.indexer\.q_b_proj\.", ".indexer.wq_b."),
-        (r"\.compressor\.indexer\.", ".indexer.compressor."),
-        (r"\.compressor\.kv_norm\.", ".compressor.norm."),
-        (r"\.compressor\.gate_proj\.", ".compressor.wgate."),
-        (r"\.q_a_norm\.", ".q_norm."),
-        (r"\.q_([ab])_proj\.", r".wq_\1."),
-        (r"\.o_([ab])_proj\.", r".wo_\1."),
-        (r"\.kv_proj\.", ".wkv."),
-        (r"\.gate\.e_score_correction_bias$", ".gate.bias"),
-        (r"\.gate_proj\.", ".w1."),
-        (r"\.down_proj\.", ".w2."),
-        (r"\.up_proj\.", ".w3."),
-    ]
-]
+INDEX_NAME = "model.safetensors.index.json"
+_FUSED = {"experts.gate_up_proj": ("w1", "w3"), "experts.down_proj": ("w2",)}
+"""All experts of a layer in one tensor, and the matrices on top of each other in each of them."""
 
 
-def canonical_name(name: str) -> str:
-    """The published layout's name of a tensor: `layers.0.attn.wkv.weight`."""
-    for pattern, replacement in _RENAMES:
-        name = pattern.sub(replacement, name)
-    return name
+@dataclass(frozen=True)
+class _Place:
+    """A tensor of a file, or one matrix of a tensor that holds several of several experts."""
+
+    path: Path
+    key: str
+    expert: int | None = None
+    part: int = 0
+    num_parts: int = 1
+
+    def of(self, tensor: torch.Tensor) -> torch.Tensor:
+        if self.expert is None:
+            return tensor
+        return tensor[self.expert].chunk(self.num_parts)[self.part]
 
 
 class DeepseekWeights:
-    """Tensors by canonical name; files are memory mapped and read when asked for."""
+    """Tensors by canonical name. Files are opened when the first of their tensors is asked for, and
+    mapped: values that nobody asks for, such as other ranks' experts, are never read."""
 
-    def __init__(self, model_dir: Path, device: torch.device, dtype: torch.dtype) -> None:
-        """Raises: ModelNotFound, CorruptModel."""
+    def __init__(
+        self,
+        model_dir: Path,
+        device: torch.device,
+        dtype: torch.dtype,
+        *,
+        keeps_quantized: bool = False,
+    ) -> None:
+        """keeps_quantized: products keep 8 and 4 bit matrices as stored. Raises: ModelNotFound,
+        CorruptModel."""
         self.model_dir, self.device, self.dtype = model_dir, device, dtype
-        self._files: dict[str, tuple[Any, str]] = {}
-        paths = sorted(model_dir.glob("*.safetensors"))
+        self._keeps_quantized = keeps_quantized
+        self._open = cache(TensorFile)
+        self._places: dict[str, _Place] = {}
+        for path, key in self._listed():
+            for name, place in self._places_of(path, key):
+                other = self._places.get(name)
+                if other is not None:
+                    raise CorruptModel(path, f"tensor {key} is also {other.key} of {other.path}")
+                self._places[name] = place
+
+    def _listed(self) -> Iterator[tuple[Path, str]]:
+        """(file, key) of every tensor; from the index where there is one."""
+        index = self.model_dir / INDEX_NAME
+        if index.is_file():
+            for key, name in _read_index(index).items():
+                yield self.model_dir / name, key
+            return
+        paths = sorted(self.model_dir.glob("*.safetensors"))
         if not paths:
-            raise ModelNotFound(model_dir, "no *.safetensors file")
+            raise ModelNotFound(self.model_dir, "no *.safetensors file")
         for path in paths:
-            try:
-                file: Any = safe_open(path, framework="pt", device="cpu")
-            except SafetensorError as err:
-                raise CorruptModel(path, str(err)) from err
-            self._files.update({canonical_name(key): (file, key) for key in list(file.keys())})
+            for key in self._open(path).entries:
+                yield path, key
+
+    def _places_of(self, path: Path, key: str) -> Iterator[tuple[str, _Place]]:
+        name = canonical_name(key)
+        fused = next((suffix for suffix in _FUSED if name.endswith(suffix)), None)
+        if fused is None:
+            yield name, _Place(path, key)
+            return
+        parts = _FUSED[fused]
+        prefix = name.removesuffix(fused) + "experts"
+        for expert in range(self._entry(path, key)[0]):
+            for p, part in enumerate(parts):
+                yield f"{prefix}.{expert}.{part}.weight", _Place(path, key, expert, p, len(parts))
+
+    def _entry(self, path: Path, key: str) -> tuple[int, ...]:
+        entry = self._open(path).entries.get(key)
+        if entry is None:
+            raise CorruptModel(path, f"tensor {key} is missing, though {INDEX_NAME} says it is here")
+        return entry.shape
 
     def __contains__(self, name: str) -> bool:
-        return name in self._files
+        return name in self._places
 
     def raw(self, name: str, shape: tuple[int, ...] | None = None) -> torch.Tensor:
-        """One tensor as it is stored, on the CPU. Raises: CorruptModel."""
-        if name not in self._files:
+        """One tensor as it is stored, a view of its file: not to be written to.
+
+        Raises: CorruptModel naming file and tensor.
+        """
+        place = self._places.get(name)
+        if place is None:
             raise CorruptModel(self.model_dir, f"tensor {name} is missing")
-        file, key = self._files[name]
-        tensor: torch.Tensor = file.get_tensor(key)
-        if shape is not None and tuple(tensor.shape) != shape:
-            found = tuple(tensor.shape)
-            raise CorruptModel(
-                self.model_dir, f"tensor {name} has shape {found}, config.json says {shape}"
-            )
+        self._entry(place.path, place.key)
+        tensor = place.of(self._open(place.path).tensor(place.key))
+        if shape is not None:
+            self._check_shape(name, tuple(tensor.shape), shape)
+        return tensor
+
+    def check_shape(self, name: str, shape: tuple[int, ...]) -> None:
+        """Reads no values, but scales. Raises: CorruptModel."""
+        self._check_shape(name, tuple(self.matrix(name).shape), shape)
+
+    def _check_shape(self, name: str, found: tuple[int, ...], shape: tuple[int, ...]) -> None:
+        if found != shape:
+            raise self._fault(name, f"has shape {found}, config.json says {shape}")
+
+    def _fault(self, name: str, reason: str) -> CorruptModel:
+        place = self._places[name]
+        called = name if place.key == name else f"{name} ({place.key})"
+        return CorruptModel(place.path, f"tensor {called} {reason}")
+
+    def matrix(self, name: str) -> torch.Tensor | Quantized:
+        """One tensor as it is stored, with its scales where it has some. Raises: CorruptModel."""
+        tensor = self.raw(name)
+        scales = name.removesuffix(".weight") + ".scale"
+        if name.endswith(".weight") and scales in self._places:
+            try:
+                return quantized(tensor, self.raw(scales))
+            except ValueError as err:
+                raise self._fault(name, str(err)) from err
+        if not tensor.is_floating_point() or tensor.dtype.itemsize == 1:
+            raise self._fault(name, f"has dtype {tensor.dtype} and no scales")
         return tensor
 
     def get(self, name: str, shape: tuple[int, ...] | None = None) -> torch.Tensor:
         """One tensor on the device in the model's dtype. Raises: CorruptModel."""
-        return self.raw(name, shape).to(device=self.device, dtype=self.dtype, copy=True)
+        return self._converted(name, shape, self.dtype)
 
     def vector(self, name: str, shape: tuple[int, ...] | None = None) -> torch.Tensor:
         """One tensor that stays fp32: norms, sinks, biases, what mixes streams."""
-        return self.raw(name, shape).to(device=self.device, dtype=torch.float32, copy=True)
+        return self._converted(name, shape, torch.float32)
+
+    def _converted(
+        self, name: str, shape: tuple[int, ...] | None, dtype: torch.dtype
+    ) -> torch.Tensor:
+        stored = self.matrix(name)
+        if shape is not None:
+            self._check_shape(name, tuple(stored.shape), shape)
+        if isinstance(stored, Quantized):
+            return stored.to(self.device).dequantized(dtype)
+        return stored.to(device=self.device, dtype=dtype, copy=True).contiguous()
 
     def linear(self, *names: str) -> Linear:
         """The product with one matrix, or with several on top of each other."""
+        if self._keeps_quantized:
+            stored = [self.matrix(name) for name in names]
+            parts = [part.to(self.device) for part in stored if isinstance(part, Quantized)]
+            if len(parts) == len(names):
+                return QuantizedLinear(parts, self.dtype)
         return Linear(torch.cat([self.get(name) for name in names]).contiguous())
+
+
+def _read_index(index: Path) -> dict[str, str]:
+    try:
+        files = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
+    except (ValueError, KeyError, TypeError) as err:
+        raise CorruptModel(index, f"has no weight_map ({err!r})") from err
+    if not isinstance(files, dict) or not all(
+        isinstance(name, str) and Path(name).name == name for name in files.values()
+    ):
+        raise CorruptModel(index, "its weight_map does not name files of this directory")
+    return files

@@ -7,6 +7,13 @@ from dataclasses import dataclass
 import torch
 from torch.nn import functional
 
+from rorqual_engine.kernels.deepseek_moe_ops import (
+    ExpertWeights,
+    RouterWeights,
+    route,
+    run_experts,
+    supports_experts,
+)
 from rorqual_engine.models.deepseek.checkpoint import DeepseekWeights
 from rorqual_engine.models.deepseek.config import DeepseekConfig
 from rorqual_engine.models.deepseek.norms import exact_product
@@ -19,7 +26,7 @@ class Routing:
     """Which experts each row goes to."""
 
     experts: torch.Tensor
-    """int64 [T, k]"""
+    """int32 or int64 [T, k]"""
     weights: torch.Tensor
     """fp32 [T, k]"""
 
@@ -40,11 +47,21 @@ class Router:
             self._bias = weights.vector(f"{prefix}.bias", (config.moe.num_experts,))
             if f"{prefix}.bias_vl" in weights:
                 self._image_bias = weights.vector(f"{prefix}.bias_vl", (config.moe.num_experts,))
+        self._compiled: RouterWeights | None = None
+        if self._bias is not None and CompiledExperts.supports(weights, config):
+            gate = self._gate.to(torch.bfloat16).T.contiguous()
+            image_bias = self._bias if self._image_bias is None else self._image_bias
+            self._compiled = RouterWeights(gate, self._bias, image_bias)
 
     def __call__(
         self, x: torch.Tensor, token_ids: torch.Tensor, is_image: torch.Tensor | None
     ) -> Routing:
         """x: [T, D]; token_ids: [T]; is_image: bool [T], None = no row is."""
+        if self._compiled is not None:
+            experts, weights = route(
+                x.contiguous(), self._compiled, is_image, top_k=self._top_k, scale=self._scale
+            )
+            return Routing(experts, weights[:, :-1])
         scores = functional.softplus(exact_product(x, self._gate)).sqrt()
         experts = self._choose(scores, token_ids, is_image)
         weights = scores.gather(1, experts)
@@ -83,17 +100,28 @@ class Expert:
 class MoeLayer:
     """Routed experts and the shared one."""
 
-    def __init__(self, router: Router, experts: list[Expert], shared: Expert) -> None:
+    def __init__(
+        self,
+        router: Router,
+        experts: list[Expert],
+        shared: Expert | None,
+        kernels: CompiledExperts | None = None,
+    ) -> None:
+        """kernels: what runs instead of experts and shared, where it can."""
         self._router, self._experts, self._shared = router, experts, shared
+        self._kernels = kernels
 
     @classmethod
     def load(
         cls, weights: DeepseekWeights, prefix: str, plan: LayerPlan, config: DeepseekConfig
     ) -> MoeLayer:
         """prefix: such as layers.0.ffn"""
+        router = Router(weights, f"{prefix}.gate", plan, config)
+        if CompiledExperts.supports(weights, config):
+            return cls(router, [], None, CompiledExperts(weights, prefix, config))
         clamp = config.moe.clamp
         return cls(
-            Router(weights, f"{prefix}.gate", plan, config),
+            router,
             [
                 Expert.load(weights, f"{prefix}.experts.{e}", clamp)
                 for e in range(config.moe.num_experts)
@@ -106,6 +134,9 @@ class MoeLayer:
     ) -> torch.Tensor:
         """x: [T, D]; token_ids: [T]. A row's experts add up in the order they were chosen."""
         routing = self._router(x, token_ids, is_image)
+        if self._kernels is not None:
+            return self._kernels(x, routing)
+        assert self._shared is not None
         parts = x.new_zeros((*routing.experts.shape, x.shape[1]), dtype=torch.float32)
         for number in torch.unique(routing.experts).tolist():
             rows, slots = (routing.experts == number).nonzero(as_tuple=True)
@@ -115,3 +146,32 @@ class MoeLayer:
         for slot in range(1, parts.shape[1]):
             total = total + parts[:, slot]
         return (total + self._shared(x).float()).to(x.dtype)
+
+
+class CompiledExperts:
+    """All experts of a layer on the CPU's kernels, bf16."""
+
+    def __init__(self, weights: DeepseekWeights, prefix: str, config: DeepseekConfig) -> None:
+        names = [f"{prefix}.experts.{e}" for e in range(config.moe.num_experts)]
+        names.append(f"{prefix}.shared_experts")
+        self._clamp = config.moe.clamp
+        self._weights = ExpertWeights(
+            torch.stack([_gate_up(weights, name) for name in names]),
+            torch.stack([weights.get(f"{name}.w2.weight").T for name in names]),
+        )
+
+    @staticmethod
+    def supports(weights: DeepseekWeights, config: DeepseekConfig) -> bool:
+        moe = config.moe
+        is_fit = supports_experts(config.hidden, moe.inner, moe.num_experts, moe.num_shared)
+        return is_fit and weights.device.type == "cpu" and weights.dtype == torch.bfloat16
+
+    def __call__(self, x: torch.Tensor, routing: Routing) -> torch.Tensor:
+        experts = routing.experts.to(torch.int32).contiguous()
+        chosen = functional.pad(routing.weights, (0, 1), value=1.0)
+        return run_experts(x.contiguous(), experts, chosen, self._weights, self._clamp)
+
+
+def _gate_up(weights: DeepseekWeights, name: str) -> torch.Tensor:
+    """[D, 2 * inner], contiguous once stacked."""
+    return torch.cat([weights.get(f"{name}.w1.weight"), weights.get(f"{name}.w3.weight")]).T

@@ -49,9 +49,8 @@ class RopeTable:
         while len(self._cos) < num_positions:
             start = len(self._cos)
             positions = torch.arange(start, start + max(_BLOCK, start)).float()
-            parts = [
-                (block[:, None] * self._freq[None, :]) for block in torch.split(positions, _BLOCK)
-            ]
+            blocks = torch.split(positions, _BLOCK)
+            parts = [block[:, None] * self._freq[None, :] for block in blocks]
             cos = torch.cat([part.cos() for part in parts]).to(self._device)
             sin = torch.cat([part.sin() for part in parts]).to(self._device)
             self._cos, self._sin = torch.cat([self._cos, cos]), torch.cat([self._sin, sin])

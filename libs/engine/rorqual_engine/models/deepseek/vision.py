@@ -144,12 +144,7 @@ class _Block:
         parts = self._qkv(x).chunk(3, dim=-1)
         q, k, v = (part.view(len(x), self._heads, -1) for part in parts)
         q, k = _rotate(q, angles), _rotate(k, angles)
-        seen = [
-            functional.scaled_dot_product_attention(
-                *(part[grid.rows].transpose(0, 1).unsqueeze(0) for part in (q, k, v))
-            )[0].transpose(0, 1)
-            for grid in grids
-        ]
+        seen = [_seen(q[grid.rows], k[grid.rows], v[grid.rows]) for grid in grids]
         return torch.cat(seen).reshape(len(x), -1)
 
 
@@ -240,6 +235,12 @@ def patches_of(pixels: Pixels, patch: int) -> torch.Tensor:
     values = torch.from_numpy(np.ascontiguousarray(pixels)).float() / 255
     cut = ((values - 0.5) / 0.5).view(height, patch, width, patch, NUM_CHANNELS)
     return cut.permute(0, 2, 4, 1, 3).reshape(height * width, -1)
+
+
+def _seen(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+    """Every patch of one image sees every other. q, k, v: [P, heads, head_dim]."""
+    by_head = [part.transpose(0, 1).unsqueeze(0) for part in (q, k, v)]
+    return functional.scaled_dot_product_attention(*by_head)[0].transpose(0, 1)
 
 
 def _rotate(x: torch.Tensor, angles: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
