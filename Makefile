@@ -43,8 +43,7 @@ bench-fleet bench-tensors bench-engine bench-bus: bench-%: $(STAMP)
 	@$(BIN)/python -m bench.bench_$* $(ARGS)
 
 bench-recipe: $(STAMP)  ## against deepseek-recipe; the first run trains a tokenizer
-	@$(BIN)/python -m bench.bench_recipe $(ARGS)
-	@$(BIN)/python -m bench.bench_recipe_output
+	@$(BIN)/python -m bench.bench_recipe $(ARGS); in=$$?; $(BIN)/python -m bench.bench_recipe_output && exit $$in
 
 $(STAMP): $(PROJECTS) requirements-dev.txt constraints.txt scripts/setup.sh
 	@scripts/setup.sh
