@@ -52,7 +52,7 @@ class DeepseekWeights:
         """keeps_quantized: products keep 8 and 4 bit matrices as stored. Raises: ModelNotFound,
         CorruptModel."""
         self.model_dir, self.device, self.dtype = model_dir, device, dtype
-        self._keeps_quantized = keeps_quantized
+        self.keeps_quantized = keeps_quantized
         self._open = cache(TensorFile)
         self._places: dict[str, _Place] = {}
         for path, key in self._listed():
@@ -91,7 +91,7 @@ class DeepseekWeights:
     def _entry(self, path: Path, key: str) -> tuple[int, ...]:
         entry = self._open(path).entries.get(key)
         if entry is None:
-            raise CorruptModel(path, f"tensor {key} is missing, though {INDEX_NAME} says it is here")
+            raise CorruptModel(path, f"tensor {key} is missing; {INDEX_NAME} says it is here")
         return entry.shape
 
     def __contains__(self, name: str) -> bool:
@@ -121,8 +121,8 @@ class DeepseekWeights:
 
     def _fault(self, name: str, reason: str) -> CorruptModel:
         place = self._places[name]
-        called = name if place.key == name else f"{name} ({place.key})"
-        return CorruptModel(place.path, f"tensor {called} {reason}")
+        called = "" if place.key == name else f"; in the file it is {place.key}"
+        return CorruptModel(place.path, f"tensor {name} {reason}{called}")
 
     def matrix(self, name: str) -> torch.Tensor | Quantized:
         """One tensor as it is stored, with its scales where it has some. Raises: CorruptModel."""
@@ -157,7 +157,7 @@ class DeepseekWeights:
 
     def linear(self, *names: str) -> Linear:
         """The product with one matrix, or with several on top of each other."""
-        if self._keeps_quantized:
+        if self.keeps_quantized:
             stored = [self.matrix(name) for name in names]
             parts = [part.to(self.device) for part in stored if isinstance(part, Quantized)]
             if len(parts) == len(names):

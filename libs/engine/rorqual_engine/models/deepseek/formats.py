@@ -2,7 +2,7 @@
 
 | stored | values | scales |
 |---|---|---|
-| FP8 | e4m3 [out, in] | one for 128 x 128 values: fp32, bf16 or e8m0 [ceil(out / 128), ceil(in / 128)] |
+| FP8 | e4m3 [out, in] | one for 128 x 128 values: fp32, bf16 or e8m0 |
 | MXFP8 | e4m3 [out, in] | one for 32 values of a row: e8m0 [out, in / 32] |
 | MXFP4 | e2m1, two a byte, the first in the low half [out, in / 2] | as MXFP8 |
 
@@ -48,7 +48,7 @@ class Quantized:
     values: torch.Tensor
     """e4m3 [out, in], or uint8 [out, in / 2] of e2m1 pairs"""
     scales: torch.Tensor
-    """fp32, one a block"""
+    """As stored, one a block"""
     block: tuple[int, int]
     """Rows and columns that share a scale."""
 
@@ -65,7 +65,7 @@ class Quantized:
         else:
             wide = self.values.float()
         rows, columns = self.shape
-        factor = self.scales.repeat_interleave(self.block[0], 0)[:rows]
+        factor = scales_as_floats(self.scales).repeat_interleave(self.block[0], 0)[:rows]
         return (wide * factor.repeat_interleave(self.block[1], 1)[:, :columns]).to(dtype)
 
     def to(self, device: torch.device) -> Quantized:
@@ -83,14 +83,13 @@ def quantized(values: torch.Tensor, scales: torch.Tensor) -> Quantized:
         values, columns = values.view(torch.uint8), 2 * columns
     elif values.dtype != torch.float8_e4m3fn:
         raise ValueError(f"has scales, but dtype {values.dtype}")
-    floats = scales_as_floats(scales)
     grid = tuple(scales.shape)
-    if bool(floats.isnan().any()):
+    if bool(scales_as_floats(scales).isnan().any()):
         raise ValueError("has a scale that is no number")
     if columns % MX_GROUP == 0 and grid == (rows, columns // MX_GROUP):
-        return Quantized(values, floats, (1, MX_GROUP))
+        return Quantized(values, scales, (1, MX_GROUP))
     if values.dtype != torch.uint8 and grid == (-(-rows // FP8_BLOCK), -(-columns // FP8_BLOCK)):
-        return Quantized(values, floats, (FP8_BLOCK, FP8_BLOCK))
+        return Quantized(values, scales, (FP8_BLOCK, FP8_BLOCK))
     raise ValueError(f"of {rows} x {columns} values has scales of shape {grid}")
 
 

@@ -93,7 +93,6 @@ class TensorFile:
         if not is_inside or min(shape, default=0) < 0:
             raise CorruptModel(self.path, f"tensor {name} lies outside the file")
         if prod(shape) * _DTYPES[kind].itemsize != end - begin:
-            raise CorruptModel(
-                self.path, f"tensor {name} of shape {shape} and dtype {kind} has {end - begin} bytes"
-            )
+            found = f"{end - begin} bytes, not those of shape {shape} and dtype {kind}"
+            raise CorruptModel(self.path, f"tensor {name} has {found}")
         return TensorEntry(_DTYPES[kind], shape, begin, end)
