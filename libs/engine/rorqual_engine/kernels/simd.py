@@ -116,6 +116,14 @@ def load_f32(typingctx, address, offset):
 
 
 @intrinsic
+def load_f64(typingctx, address, offset):
+    def codegen(context, builder, signature, args):
+        return builder.load(pointer_to(builder, args[0], args[1], ir.DoubleType()))
+
+    return types.float64(types.int64, types.int64), codegen
+
+
+@intrinsic
 def store_f32(typingctx, address, offset, value):
     def codegen(context, builder, signature, args):
         builder.store(args[2], pointer_to(builder, args[0], args[1], _F32))
@@ -302,6 +310,23 @@ def hmax(typingctx, value):
         return _fold(builder, args[0], larger)
 
     return types.float32(f32x16), codegen
+
+
+def _swapped(mask: int) -> Any:
+    """Lane i becomes lane i ^ mask."""
+
+    @intrinsic
+    def operation(typingctx, value):
+        def codegen(context, builder, signature, args):
+            index = ir.Constant(_IVEC, [ir.Constant(_I32, i ^ mask) for i in range(LANES)])
+            return builder.shuffle_vector(args[0], ir.Constant(_VEC, ir.Undefined), index)
+
+        return f32x16(f32x16), codegen
+
+    return operation
+
+
+vswap1, vswap2, vswap4, vswap8 = (_swapped(mask) for mask in (1, 2, 4, 8))
 
 
 @intrinsic

@@ -10,9 +10,8 @@ from rorqual_engine.models.deepseek.attention import Attention
 from rorqual_engine.models.deepseek.checkpoint import DeepseekWeights
 from rorqual_engine.models.deepseek.config import DeepseekConfig
 from rorqual_engine.models.deepseek.indexer import Selection
-from rorqual_engine.models.deepseek.mhc import HyperConnection, Mix, collapse, expand
+from rorqual_engine.models.deepseek.mhc import HyperConnection
 from rorqual_engine.models.deepseek.moe import MoeLayer
-from rorqual_engine.models.deepseek.norms import rms_norm
 from rorqual_engine.models.deepseek.plan import LayerPlan
 from rorqual_engine.models.deepseek.rope import RopeTable
 from rorqual_engine.models.deepseek.state import KvViews
@@ -39,18 +38,16 @@ class Layer:
         self, weights: DeepseekWeights, plan: LayerPlan, config: DeepseekConfig, rope: RopeTable
     ) -> None:
         prefix = f"layers.{plan.index}"
-        self.plan, self._eps, self._is_lagged = plan, config.eps, config.streams.is_lagged
-        self._attention_mix = HyperConnection.load(weights, f"{prefix}.hc_attn", config)
-        self._moe_mix = HyperConnection.load(weights, f"{prefix}.hc_ffn", config)
-        self._attention_norm = weights.vector(f"{prefix}.attn_norm.weight", (config.hidden,))
-        self._moe_norm = weights.vector(f"{prefix}.ffn_norm.weight", (config.hidden,))
+        self.plan = plan
+        self._attention_mix = HyperConnection.load(weights, prefix, "attn", config)
+        self._moe_mix = HyperConnection.load(weights, prefix, "ffn", config)
         self._attention = Attention(weights, f"{prefix}.attn", plan, config, rope)
         self._moe = MoeLayer.load(weights, f"{prefix}.ffn", plan, config)
 
     def compress(self, streams: Streams, rows: Rows, views: KvViews) -> None:
         """Writes the rows' entries and nothing else; for rows that stop before this layer."""
         if self._attention.compress is not None:
-            x, _ = self._read(streams, self._attention_mix, self._attention_norm)
+            x, _ = self._attention_mix.read(streams.values, streams.pre)
             self._attention.compress(x, rows, views)
 
     def __call__(
@@ -63,19 +60,11 @@ class Layer:
         is_compressed: bool = False,
     ) -> Streams:
         """is_compressed: the rows' entries are written already."""
-        x, mix = self._read(streams, self._attention_mix, self._attention_norm)
+        x, mix = self._attention_mix.read(streams.values, streams.pre)
         if self._attention.compress is not None and not is_compressed:
             self._attention.compress(x, rows, views)
         output = self._attention(x, rows, views, selections)
-        streams = Streams(expand(streams.values, output, mix), mix.pre)
-        x, mix = self._read(streams, self._moe_mix, self._moe_norm)
+        streams = Streams(self._attention_mix.write(streams.values, output, mix), mix.pre)
+        x, mix = self._moe_mix.read(streams.values, streams.pre)
         output = self._moe(x, rows.token_ids, rows.is_image)
-        return Streams(expand(streams.values, output, mix), mix.pre)
-
-    def _read(
-        self, streams: Streams, mixing: HyperConnection, norm: torch.Tensor
-    ) -> tuple[torch.Tensor, Mix]:
-        """The sublayer's input, and how its output goes back."""
-        mix = mixing.mix(streams.values)
-        pre = streams.pre if self._is_lagged else mix.pre
-        return rms_norm(collapse(streams.values, pre), norm, self._eps), mix
+        return Streams(self._moe_mix.write(streams.values, output, mix), mix.pre)

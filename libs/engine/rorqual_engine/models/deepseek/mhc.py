@@ -6,9 +6,15 @@ from dataclasses import dataclass
 
 import torch
 
+from rorqual_engine.kernels.deepseek_stream_ops import (
+    StreamWeights,
+    read_streams,
+    supports_streams,
+    write_streams,
+)
 from rorqual_engine.models.deepseek.checkpoint import DeepseekWeights
 from rorqual_engine.models.deepseek.config import DeepseekConfig
-from rorqual_engine.models.deepseek.norms import exact_product
+from rorqual_engine.models.deepseek.norms import exact_product, rms_norm
 
 
 @dataclass(frozen=True)
@@ -27,19 +33,52 @@ class HyperConnection:
     """The mixing around one sublayer."""
 
     def __init__(
-        self, fn: torch.Tensor, base: torch.Tensor, scale: torch.Tensor, config: DeepseekConfig
+        self,
+        fn: torch.Tensor,
+        base: torch.Tensor,
+        scale: torch.Tensor,
+        norm: torch.Tensor,
+        config: DeepseekConfig,
     ) -> None:
-        """fn: fp32 [(2 + n) * n, n * D]; base: [(2 + n) * n]; scale: [3]."""
+        """fp32. fn: [(2 + n) * n, n * D]; base: [(2 + n) * n]; scale: [3]; norm [D]: the
+        sublayer's."""
+        self.norm, self.is_lagged = norm, config.streams.is_lagged
         self.fn, self.base, self.scale = fn, base, scale
         self.num_streams = config.streams.num_streams
         self.iterations, self.hc_eps = config.streams.iterations, config.streams.eps
         self.eps = config.eps
+        self._compiled = StreamWeights(
+            fn, base, scale, norm, self.eps, self.hc_eps, self.iterations
+        )
 
     @classmethod
-    def load(cls, weights: DeepseekWeights, prefix: str, config: DeepseekConfig) -> HyperConnection:
-        """prefix: such as layers.0.hc_attn"""
-        fn, base, scale = (weights.vector(f"{prefix}_{part}") for part in ("fn", "base", "scale"))
-        return cls(fn, base, scale, config)
+    def load(
+        cls, weights: DeepseekWeights, prefix: str, part: str, config: DeepseekConfig
+    ) -> HyperConnection:
+        """prefix: such as layers.0; part: attn or ffn"""
+        names = [f"{prefix}.hc_{part}_{name}" for name in ("fn", "base", "scale")]
+        fn, base, scale = (weights.vector(name) for name in names)
+        norm = weights.vector(f"{prefix}.{part}_norm.weight", (config.hidden,))
+        return cls(fn, base, scale, norm, config)
+
+    def read(self, streams: torch.Tensor, pre: torch.Tensor) -> tuple[torch.Tensor, Mix]:
+        """(input of the sublayer [T, D], how its output goes back).
+
+        streams: [T, n, D]; pre: [T, n] of the sublayer before, used when mixing is lagged.
+        """
+        if is_compiled(streams):
+            given = pre if self.is_lagged else None
+            x, *mix = read_streams(streams, self._compiled, given)
+            return x, Mix(*mix)
+        found = self.mix(streams)
+        read = collapse(streams, pre if self.is_lagged else found.pre)
+        return rms_norm(read, self.norm, self.eps), found
+
+    def write(self, streams: torch.Tensor, output: torch.Tensor, mix: Mix) -> torch.Tensor:
+        """The streams after the sublayer."""
+        if is_compiled(streams):
+            return write_streams(streams, output.contiguous(), mix.post, mix.comb)
+        return expand(streams, output, mix)
 
     def mix(self, streams: torch.Tensor) -> Mix:
         """streams: [T, n, D]."""
@@ -63,6 +102,12 @@ class HyperConnection:
             comb = comb / (comb.sum(2, keepdim=True) + eps)
             comb = comb / (comb.sum(1, keepdim=True) + eps)
         return comb
+
+
+def is_compiled(streams: torch.Tensor) -> bool:
+    """Whether the CPU's kernels take these streams [T, n, D]."""
+    is_fit = supports_streams(streams.shape[1], streams.shape[2]) and streams.is_contiguous()
+    return is_fit and streams.device.type == "cpu" and streams.dtype == torch.bfloat16
 
 
 def stream_logits(streams: torch.Tensor, fn: torch.Tensor, eps: float) -> torch.Tensor:
