@@ -14,10 +14,10 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from rorqual_gateway import http_io
-from rorqual_gateway.convert import DirectAnswer, EncodedRequest, resume_to_wire
+from rorqual_gateway.convert import DirectAnswer, EncodedRequest, Resume, resume_to_wire
 from rorqual_gateway.endpoints import Endpoint
 from rorqual_gateway.errors import RequestFailed
-from rorqual_gateway.feed import EventFeed
+from rorqual_gateway.feed import EventFeed, TakeOver
 from rorqual_gateway.http_answer import HttpAnswer
 from rorqual_gateway.http_io import ClientGone
 from rorqual_gateway.observation import Observation
@@ -80,6 +80,10 @@ class Exchange:
             send, endpoint.dialect, gateway.metrics, request_id=self._ids.echoed
         )
         self._in_flight = False
+        self._body = b""
+        self._resource = ""
+        self._tenant = ""
+        self._received_unix_s = gateway.clock.now_unix_s()
         self._observed: Observation
 
     async def run(self, resource: str, query: bytes | None) -> None:
@@ -98,14 +102,15 @@ class Exchange:
             self._observed = Observation(
                 self._endpoint, span, self._gateway.metrics, self._gateway.clock, request_id
             )
+            self._resource = resource
             try:
-                await self._run_or_fail(resource, query)
+                await self._run_or_fail(query)
             finally:
                 self._observed.ended()
 
-    async def _run_or_fail(self, resource: str, query: bytes | None) -> None:
+    async def _run_or_fail(self, query: bytes | None) -> None:
         try:
-            await self._admit(resource, query)
+            await self._admit(query)
         except ClientGone:
             self._observed.client_gone()
         except RequestFailed as failure:
@@ -122,14 +127,14 @@ class Exchange:
         dialect = self._endpoint.dialect
         await self._http.fail(dialect.render_error(error, self._http.num_frames))
 
-    async def _admit(self, resource: str, query: bytes | None) -> None:
+    async def _admit(self, query: bytes | None) -> None:
         with self._gateway.admission.slot():
-            tenant = self._gateway.keys.tenant_of(
+            self._tenant = self._gateway.keys.tenant_of(
                 self._headers.get("authorization", ""), self._headers.get("x-api-key", "")
             )
-            body = query if query is not None else await self._read_body()
+            self._body = query if query is not None else await self._read_body()
             with self._gateway.open_sink(self._ids.request_id) as sink:
-                await self._answer_unless_gone(body, resource, tenant, sink)
+                await self._answer_unless_gone(sink)
 
     async def _read_body(self) -> bytes:
         return await http_io.read_body(
@@ -139,10 +144,8 @@ class Exchange:
             timeout_s=self._settings.body_timeout_s,
         )
 
-    async def _answer_unless_gone(
-        self, body: bytes, resource: str, tenant: str, sink: EventSink
-    ) -> None:
-        answer = asyncio.create_task(self._answer_in_time(body, resource, tenant, sink))
+    async def _answer_unless_gone(self, sink: EventSink) -> None:
+        answer = asyncio.create_task(self._answer_in_time(sink))
         gone = asyncio.create_task(http_io.wait_disconnect(self._receive))
         overflow = asyncio.create_task(sink.overflowed.wait())
         tasks = (answer, gone, overflow)
@@ -171,36 +174,33 @@ class Exchange:
         self._observed.cancelled(reason)
         self._gateway.cancel_soon(self._ids.request_id, reason)
 
-    async def _answer_in_time(
-        self, body: bytes, resource: str, tenant: str, sink: EventSink
-    ) -> None:
+    async def _answer_in_time(self, sink: EventSink) -> None:
         timeout_s = self._settings.request_timeout_s
         deadline_unix_s = self._gateway.clock.now_unix_s() + timeout_s
         scope = asyncio.timeout(timeout_s)
         try:
             async with scope:
                 with inherit_deadline(deadline_unix_s):
-                    encode = self._encoder(body, resource, tenant, deadline_unix_s)
-                    found = await self._read(encode)
-                    can_resume = len(body) <= self._settings.max_resumable_body_bytes
-                    del body
-                    await self._answer(found, sink, encode if can_resume else None)
+                    encode = partial(self._encode, deadline_unix_s)
+                    await self._answer(await self._read(encode), sink, encode)
         except TimeoutError:
             if not scope.expired():
                 raise
             raise DeadlineExceeded(f"no complete answer within {timeout_s:g} s") from None
 
-    def _encoder(self, body: bytes, resource: str, tenant: str, deadline_unix_s: float) -> Encode:
-        """Has recipe read the body, the first time or to go on where another instance ended."""
-        return partial(
-            self._gateway.encode,
+    async def _encode(
+        self, deadline_unix_s: float, resume: Resume | None = None
+    ) -> EncodedRequest | DirectAnswer:
+        """Have recipe read the body: the first time, or to go on where another instance ended."""
+        return await self._gateway.encode(
             self._ids.request_id,
             self._endpoint,
-            body,
-            resource=resource,
-            tenant=tenant,
-            received_unix_s=self._gateway.clock.now_unix_s(),
+            self._body,
+            resource=self._resource,
+            tenant=self._tenant,
+            received_unix_s=self._received_unix_s,
             deadline_unix_s=deadline_unix_s,
+            resume=resume,
         )
 
     async def _read(self, encode: Encode) -> EncodedRequest | DirectAnswer:
@@ -212,7 +212,7 @@ class Exchange:
             raise
 
     async def _answer(
-        self, found: EncodedRequest | DirectAnswer, sink: EventSink, encode: Encode | None
+        self, found: EncodedRequest | DirectAnswer, sink: EventSink, encode: Encode
     ) -> None:
         if isinstance(found, DirectAnswer):
             self._in_flight = False
@@ -222,13 +222,19 @@ class Exchange:
         self._http.warnings = found.warnings
         with self._observed.generation(found):
             await self._submit(found)
-            take_over = partial(self._take_over, sink, encode) if encode else None
-            feed = EventFeed(self._gateway, sink, self._ids.request_id, found.recipe_id, take_over)
+            feed = self._feed(found, sink, encode)
             if found.stream:
                 await self._stream(feed)
             else:
                 sink.max_bytes = self._settings.max_answer_bytes
                 await self._collect(feed)
+
+    def _feed(self, found: EncodedRequest, sink: EventSink, encode: Encode) -> EventFeed:
+        """The answer's events. A large body is let go: its answer can't be taken over."""
+        take_over: TakeOver | None = partial(self._take_over, sink, encode)
+        if len(self._body) > self._settings.max_resumable_body_bytes:
+            self._body, take_over = b"", None
+        return EventFeed(self._gateway, sink, self._ids.request_id, found.recipe_id, take_over)
 
     async def _take_over(self, sink: EventSink, encode: Encode, lost_recipe_id: str) -> str:
         """Another instance goes on with the answer; its id."""
