@@ -18,6 +18,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import deepseek_recipe
+from rorqual_recipe.choices import Choice, Delta
 from rorqual_recipe.conversation import ParsedRequest
 from rorqual_recipe.encodings.base import AnswerStage
 from rorqual_recipe.event_log import EventLog
@@ -28,7 +29,7 @@ from rorqual_recipe.output.sequence import DeltaOrder
 from rorqual_recipe.protocols import PROTOCOLS
 from rorqual_recipe.protocols.base import AnswerFacts, EventWriter, ParseLimits, TokenUsage
 from rorqual_recipe.settings import RecipeSettings
-from rorqual_recipe.streams import Choice, Delta, RequestStream
+from rorqual_recipe.streams import RequestStream
 
 from bench.bench_recipe import make_model_dir
 from bench.recipe_corpus import Corpus

@@ -10,10 +10,11 @@ from rorqual_runtime.errors import ServingError
 from rorqual_runtime.logs import get_logger
 from rorqual_runtime.service import ServiceContext
 
+from rorqual_recipe.choices import TakeOver
 from rorqual_recipe.convert import ResendReply, ResendRequest, TokenBatch
 from rorqual_recipe.recovery import Recovery
 from rorqual_recipe.stream_table import StreamTable
-from rorqual_recipe.streams import RequestStream, TakeOver
+from rorqual_recipe.streams import RequestStream
 
 log = get_logger(__name__)
 

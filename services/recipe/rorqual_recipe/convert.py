@@ -64,6 +64,7 @@ from rorqual_runtime.errors import (
     error_to_wire,
 )
 
+from rorqual_recipe.choices import Delta, TakeOver
 from rorqual_recipe.conversation import ConstraintKind, OutputConstraint
 from rorqual_recipe.encode import TOKEN_BYTES, EncodedRequest, SamplingPlan, cache_namespace
 from rorqual_recipe.model import ServedModel
@@ -71,7 +72,7 @@ from rorqual_recipe.output.events import FinishReason, TokenLogprob
 from rorqual_recipe.protocols import DIRECT_PROTOCOLS, PROTOCOLS
 from rorqual_recipe.protocols.base import ProtocolAdapter, RenderedError, TokenUsage
 from rorqual_recipe.protocols.direct import DirectProtocol
-from rorqual_recipe.streams import Delta, Events, TakeOver
+from rorqual_recipe.streams import Events
 from rorqual_recipe.tokens.cache import TokenCache
 
 __all__ = [

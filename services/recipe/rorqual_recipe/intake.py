@@ -11,6 +11,7 @@ from rorqual_runtime.errors import NoCapacity, ServingError
 from rorqual_runtime.payload import free_payload, put_payload
 from rorqual_runtime.service import ServiceContext
 
+from rorqual_recipe.choices import Choice, TakeOver
 from rorqual_recipe.documents import reading_weight
 from rorqual_recipe.encode import EncodedRequest, encode_request
 from rorqual_recipe.event_log import EventLog
@@ -30,7 +31,7 @@ from rorqual_recipe.protocols.direct import (
 from rorqual_recipe.protocols.messages.thinking_signature import signing_key_of
 from rorqual_recipe.sealing import parse_sealing_keys
 from rorqual_recipe.settings import RecipeSettings
-from rorqual_recipe.streams import Choice, RequestStream, TakeOver
+from rorqual_recipe.streams import RequestStream
 
 TICKET_LEASE_S = 30.0
 DEADLINE_GRACE_S = 5.0

@@ -49,17 +49,37 @@ class Recovery:
                     self.fetch_missed(stream, index)
 
     async def _fetch(self, stream: RequestStream, choice_index: int) -> None:
+        """Ask until nothing more is there: what does not fit a message comes in several."""
         choice = stream.choices[choice_index]
+        was_catching_up = stream.is_catching_up
         try:
-            reply = await self._ask(stream, choice_index)
+            while await self._fetch_part(stream, choice_index):
+                pass
         except ServingError as err:
             if self._is_wanted(stream, choice_index):
                 self._on_failed(stream, err)
-            return
         finally:
             choice.is_resending = False
-        if self._is_wanted(stream, choice_index):
-            await self._on_recovered(stream, reply.delta)
+        if was_catching_up and not stream.is_catching_up:
+            self._fetch_what_waited(stream)
+
+    async def _fetch_part(self, stream: RequestStream, choice_index: int) -> bool:
+        """Whether there may be more. Raises: ServingError when decode can't be asked."""
+        order = stream.choices[choice_index].order
+        reply = await self._ask(stream, choice_index)
+        if not self._is_wanted(stream, choice_index):
+            return False
+        num_known = order.next_seq
+        await self._on_recovered(stream, reply.delta)
+        num_new = order.next_seq - num_known
+        has_more = num_new > 1 or (num_new > 0 and order.has_gap)
+        return has_more and self._is_wanted(stream, choice_index)
+
+    def _fetch_what_waited(self, stream: RequestStream) -> None:
+        """Choices that were ahead have taken only a part of what there was for them."""
+        for index in range(len(stream.choices)):
+            if self._is_wanted(stream, index):
+                self.fetch_missed(stream, index)
 
     async def _ask(self, stream: RequestStream, choice_index: int) -> ResendReply:
         order = stream.choices[choice_index].order

@@ -1,17 +1,17 @@
 """State of every request between encode and its last event."""
 
 import math
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field, replace
-from itertools import pairwise
 from typing import Any
 
 from rorqual_runtime.errors import ServingError
 
+from rorqual_recipe.choices import Choice, Delta, TakeOver, classify, delta_before, in_pieces
 from rorqual_recipe.event_log import EventLog
-from rorqual_recipe.output.answer import AnswerReader
-from rorqual_recipe.output.events import AnswerEvent, FinishReason, TokenLogprob
-from rorqual_recipe.output.sequence import Arrival, DeltaOrder
+from rorqual_recipe.output.events import AnswerEvent
+from rorqual_recipe.output.sequence import Arrival, TooManyEarly
 from rorqual_recipe.protocols.base import (
     EventWriter,
     ProtocolAdapter,
@@ -20,41 +20,8 @@ from rorqual_recipe.protocols.base import (
     WritesFailures,
 )
 
-MAX_PIECE_TOKENS = 128
 MAX_MESSAGE_BYTES = 256 << 10
 COUNT_INTERVAL_S = 1.0
-
-
-@dataclass(slots=True)
-class Delta:
-    """Tokens of one choice as decode sent them: ids of outputs seq, seq + 1, ..."""
-
-    choice_index: int
-    seq: int
-    token_ids: Sequence[int]
-    logprobs: Sequence[TokenLogprob] = ()
-    finish_reason: FinishReason | None = None
-    num_prompt_tokens: int = 0
-    num_cached_tokens: int = 0
-
-
-@dataclass(slots=True)
-class Choice:
-    """One choice: its place in the token stream and its answer so far.
-
-    num_delivered, end_delivered: what the client has got from an instance before this one.
-    """
-
-    reader: AnswerReader
-    order: DeltaOrder[Delta]
-    last_news_s: float
-    is_resending: bool = False
-    num_delivered: int = 0
-    end_delivered: bool = False
-
-    @property
-    def is_finished(self) -> bool:
-        return self.reader.finish_reason is not None
 
 
 @dataclass(slots=True)
@@ -87,21 +54,6 @@ class Absorbed:
     events: list[Events] = field(default_factory=list)
     has_gap: bool = False
     hit_stop: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class TakeOver:
-    """An answer that another instance began. Every choice has its own entry in each list.
-
-    num_tokens, finish_reasons: what the client has got; the next event is number next_seq.
-    """
-
-    number: int
-    lost_recipe_id: str
-    next_seq: int
-    num_tokens: Sequence[int]
-    finish_reasons: Sequence[str]
-    decode_ids: Sequence[str]
 
 
 class RequestStream:
@@ -139,6 +91,7 @@ class RequestStream:
         self._num_prompt_tokens = num_prompt_tokens
         self._num_cached_tokens = 0
         self.taken_over = taken_over
+        self._num_behind = sum(choice.is_behind for choice in choices)
         self._next_event_seq = taken_over.next_seq if taken_over else 0
         self._known_decode_ids: list[str] = []
         self._last_usage: TokenUsage | None = None
@@ -148,6 +101,11 @@ class RequestStream:
     def is_finished(self) -> bool:
         """True once every choice has ended."""
         return None not in [choice.reader.finish_reason for choice in self.choices]
+
+    @property
+    def is_catching_up(self) -> bool:
+        """What the client has got of a choice is still being made again."""
+        return self._num_behind > 0
 
     @property
     def take_over(self) -> int:
@@ -181,19 +139,19 @@ class RequestStream:
         if choice.is_finished or not choice.order.accept_sender(decode_id, incarnation):
             return Absorbed()
         choice.last_news_s = now_s
-        arrival = _classify(choice.order, delta)
-        if arrival is Arrival.EARLY:
-            choice.order.keep_early(delta.seq, delta)
-            return Absorbed(has_gap=True)
+        arrival = classify(choice.order, delta)
         if arrival is Arrival.DUPLICATE:
             return Absorbed()
-        data = self._append(choice, delta)
-        while not choice.is_finished and (kept := choice.order.pop_ready()) is not None:
-            if _classify(choice.order, kept) is Arrival.NEXT:
-                data += self._append(choice, kept)
+        if arrival is Arrival.EARLY:
+            self._keep(choice, delta)
+            return Absorbed(has_gap=True)
+        if self._num_behind:
+            data = self._catch_up(choice, delta)
+        else:
+            data = self._append(choice, delta) + self._append_kept(choice)
         return Absorbed(
             events=self._events(data, now_s),
-            has_gap=bool(choice.order.early) and not choice.is_finished,
+            has_gap=choice.order.has_gap and not choice.is_finished,
             hit_stop=choice.reader.hit_stop,
         )
 
@@ -210,23 +168,44 @@ class RequestStream:
         self._next_event_seq += 1
         return seq
 
+    def _catch_up(self, choice: Choice, delta: Delta) -> list[bytes]:
+        """Take what the client has got already; all else waits until every choice is that far.
+
+        So the writer goes on from exactly the state in which the client's frames were made.
+        """
+        known = delta if choice.end_delivered else delta_before(delta, choice.num_delivered)
+        if known is not delta:
+            self._keep(choice, delta)
+        if choice.is_behind:
+            self._append(choice, known)
+            self._num_behind -= not choice.is_behind
+        if self._num_behind:
+            return []
+        return [frame for each in self.choices for frame in self._append_kept(each)]
+
+    def _keep(self, choice: Choice, delta: Delta) -> None:
+        """For later. Too many are no loss while others catch up: they are fetched once more."""
+        with suppress(TooManyEarly) if self._num_behind else nullcontext():
+            choice.order.keep_early(delta.seq, delta)
+
+    def _append_kept(self, choice: Choice) -> list[bytes]:
+        data: list[bytes] = []
+        while not choice.is_finished and (kept := choice.order.pop_ready()) is not None:
+            if classify(choice.order, kept) is Arrival.NEXT:
+                data += self._append(choice, kept)
+        return data
+
     def _append(self, choice: Choice, delta: Delta) -> list[bytes]:
         skip = choice.order.next_seq - delta.seq
         choice.order.next_seq = delta.seq + len(delta.token_ids)
         if delta.num_cached_tokens > self._num_cached_tokens:
             self._num_cached_tokens = delta.num_cached_tokens
         data: list[bytes] = []
-        seq = delta.seq + skip
-        for ids, logprobs in _in_pieces(delta, skip, choice.num_delivered - delta.seq):
-            written = self._write(delta.choice_index, choice.reader.feed(ids, logprobs))
-            if seq >= choice.num_delivered:
-                data += written
-            seq += len(ids)
+        for ids, logprobs in in_pieces(delta, skip):
+            data += self._write(delta.choice_index, choice.reader.feed(ids, logprobs))
         if delta.finish_reason and not choice.is_finished:
             last = choice.reader.finish(delta.finish_reason)
-            written = self._write(delta.choice_index, last)
-            if not choice.end_delivered:
-                data += written
+            data += self._write(delta.choice_index, last)
         if choice.is_finished:
             choice.order.early.clear()
         return data
@@ -241,7 +220,7 @@ class RequestStream:
         tokens there are, so that an answer that is given up before its end is counted.
         """
         is_last = self.is_finished
-        if not (data or is_last) and now_s < self._next_count_s:
+        if self._num_behind or (not (data or is_last) and now_s < self._next_count_s):
             return []
         self._next_count_s = now_s + COUNT_INTERVAL_S
         usage = self.usage
@@ -257,29 +236,12 @@ class RequestStream:
     def _complete(self, last: Events, *, is_last: bool) -> None:
         """What only the last message of a delta tells: how far the client is with it."""
         last.is_last = is_last
-        last.num_tokens = [choice.reader.num_tokens for choice in self.choices]
+        last.num_tokens = [choice.order.next_seq for choice in self.choices]
         if any(choice.is_finished for choice in self.choices):
             last.finish_reasons = [choice.reader.finish_reason or "" for choice in self.choices]
         decode_ids = [choice.order.decode_id for choice in self.choices]
         if decode_ids != self._known_decode_ids:
             last.decode_ids = self._known_decode_ids = decode_ids
-
-
-def _in_pieces(
-    delta: Delta, skip: int, cut: int
-) -> Iterable[tuple[Sequence[int], Sequence[TokenLogprob]]]:
-    """The tokens behind the first `skip`, and their logprobs, in pieces of a bounded size.
-
-    cut: no piece holds tokens on both sides of it.
-    """
-    num_tokens = len(delta.token_ids)
-    if not skip and cut <= 0 and num_tokens <= MAX_PIECE_TOKENS:
-        return ((delta.token_ids, delta.logprobs),)
-    bounds = {*range(skip, num_tokens, MAX_PIECE_TOKENS), num_tokens}
-    if skip < cut < num_tokens:
-        bounds.add(cut)
-    spans = [slice(start, end) for start, end in pairwise(sorted(bounds))]
-    return [(delta.token_ids[span], delta.logprobs[span]) for span in spans]
 
 
 def _in_messages(data: list[bytes]) -> list[list[bytes]]:
@@ -295,7 +257,3 @@ def _in_messages(data: list[bytes]) -> list[list[bytes]]:
         portions[-1].append(item)
         num_bytes += len(item)
     return portions
-
-
-def _classify(order: DeltaOrder[Delta], delta: Delta) -> Arrival:
-    return order.classify(delta.seq, len(delta.token_ids), is_final=delta.finish_reason is not None)

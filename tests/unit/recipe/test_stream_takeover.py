@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from rorqual_recipe.choices import Choice, Delta
 from rorqual_recipe.event_log import EventLog
 from rorqual_recipe.output.answer import AnswerReader
 from rorqual_recipe.output.events import FinishReason
@@ -15,7 +16,7 @@ from rorqual_recipe.output.plan import AnswerPlan
 from rorqual_recipe.output.sequence import DeltaOrder
 from rorqual_recipe.protocols import PROTOCOLS
 from rorqual_recipe.protocols.base import AnswerFacts, ParseLimits
-from rorqual_recipe.streams import Choice, Delta, RequestStream
+from rorqual_recipe.streams import RequestStream
 
 from tests.unit.recipe.answers import VOCABULARY, token_ids
 from tests.vectors.stream_answers import plan_of

@@ -6,6 +6,7 @@ import json
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from rorqual_recipe.choices import Choice, Delta
 from rorqual_recipe.conversation import Conversation, ParsedRequest, SamplingOptions
 from rorqual_recipe.event_log import EndedStreams, EventLog
 from rorqual_recipe.model import ServedModel
@@ -15,7 +16,7 @@ from rorqual_recipe.output.sequence import DeltaOrder
 from rorqual_recipe.protocols import PROTOCOLS
 from rorqual_recipe.protocols.base import AnswerFacts
 from rorqual_recipe.protocols.chat.chunks import DONE
-from rorqual_recipe.streams import Choice, Delta, RequestStream
+from rorqual_recipe.streams import RequestStream
 
 CHAT = PROTOCOLS["chat_completions"]
 

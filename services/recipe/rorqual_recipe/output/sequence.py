@@ -33,6 +33,11 @@ class DeltaOrder(Generic[Delta]):
     incarnation: int = 0
     early: dict[int, Delta] = field(default_factory=dict)
 
+    @property
+    def has_gap(self) -> bool:
+        """Something is kept, and what precedes it is not here."""
+        return bool(self.early) and min(self.early) > self.next_seq
+
     def accept_sender(self, decode_id: str, incarnation: int) -> bool:
         """False for the former self of a restarted instance."""
         if decode_id == self.decode_id and incarnation < self.incarnation:

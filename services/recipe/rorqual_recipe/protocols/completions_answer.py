@@ -92,6 +92,7 @@ class CompletionChunks:
 class _Choice:
     texts: list[str] = field(default_factory=list)
     logprobs: list[TokenLogprob] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
     finish_reason: str | None = None
 
 
@@ -102,7 +103,6 @@ class CompletionBody:
         self._facts = facts
         self._parsed = parsed
         self._choices = [_Choice() for _ in range(parsed.num_choices)]
-        self._warnings = list(parsed.warnings)
 
     def write(
         self, choice_index: int, events: Sequence[AnswerEvent], usage: TokenUsage
@@ -114,7 +114,7 @@ class CompletionBody:
                 choice.texts.append(event.text)
                 choice.logprobs += event.logprobs
             elif isinstance(event, OutputWarning):
-                self._warnings.append(event.message)
+                choice.warnings.append(event.message)
             elif isinstance(event, AnswerFinished):
                 choice.finish_reason = event.reason
         return []
@@ -126,8 +126,9 @@ class CompletionBody:
             "choices": [self._shown(index, choice) for index, choice in enumerate(self._choices)],
             "usage": usage_object(usage),
         }
-        if self._warnings:
-            body["warnings"] = self._warnings
+        warnings = [*self._parsed.warnings, *(w for c in self._choices for w in c.warnings)]
+        if warnings:
+            body["warnings"] = warnings
         return in_parts(compact_json(body).encode())
 
     def _shown(self, index: int, choice: _Choice) -> dict[str, Any]:
