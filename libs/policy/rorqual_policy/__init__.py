@@ -11,6 +11,7 @@ from rorqual_policy.blocks import (
     BLOCK_TOKENS,
     CHAT_LIFETIME_S,
     KEY_BYTES,
+    ImageSpan,
     block_keys,
     block_lifetime_s,
     extend_keys,
@@ -62,6 +63,12 @@ from rorqual_policy.scaling import (
     Target,
     desired_counts,
 )
+from rorqual_policy.vision_placement import (
+    ImageRequest,
+    VisionInstance,
+    choose_vision,
+    image_work,
+)
 
 __all__ = [
     "AGENT_LIFETIME_S",
@@ -76,6 +83,8 @@ __all__ = [
     "DecodeInstance",
     "DemandWindow",
     "FleetDemand",
+    "ImageRequest",
+    "ImageSpan",
     "InFlight",
     "InstanceCounts",
     "InstanceKey",
@@ -95,12 +104,14 @@ __all__ = [
     "ScalingState",
     "ServiceBounds",
     "Target",
+    "VisionInstance",
     "WaitingSequence",
     "block_keys",
     "block_lifetime_s",
     "can_pull",
     "choose_bucket",
     "choose_decode",
+    "choose_vision",
     "decide_admission",
     "decode_snapshot",
     "demand_per_s",
@@ -110,6 +121,7 @@ __all__ = [
     "estimate_step_s",
     "extend_keys",
     "forget_placement",
+    "image_work",
     "live_instances",
     "note_placement",
     "num_live",

@@ -2,7 +2,8 @@
 
 import sys
 from array import array
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from hashlib import blake2b
 
 BLOCK_TOKENS = 128
@@ -29,6 +30,25 @@ _PARENT_HEAD = _VERSION_FIELD + _field_head(b"P", KEY_BYTES)
 _TOKENS_HEAD = _field_head(b"T", _BLOCK_BYTES)
 
 
+@dataclass(frozen=True, slots=True)
+class ImageSpan:
+    """An image among tokens, whose ids all are the same: its digest tells it from others."""
+
+    start: int
+    """Position of its first token; below 0 where it begins before the tokens at hand."""
+    num_tokens: int
+    digest: bytes
+    """Of its whole content."""
+
+    @property
+    def end(self) -> int:
+        return self.start + self.num_tokens
+
+    def seen_from(self, position: int) -> "ImageSpan":
+        """The same image, with positions counted from `position`."""
+        return ImageSpan(self.start - position, self.num_tokens, self.digest)
+
+
 def root_key(*, fingerprint: str, namespace: str) -> bytes:
     """Parent of every first block under one model fingerprint and one cache namespace."""
     encoded = (
@@ -39,8 +59,12 @@ def root_key(*, fingerprint: str, namespace: str) -> bytes:
     return blake2b(encoded, digest_size=KEY_BYTES).digest()
 
 
-def extend_keys(parent: bytes, token_ids: Sequence[int]) -> list[bytes]:
+def extend_keys(
+    parent: bytes, token_ids: Sequence[int], images: Sequence[ImageSpan] = ()
+) -> list[bytes]:
     """Keys of the full blocks in token_ids, which follow the block that `parent` stands for.
+
+    images: those that have tokens here, in order; a block without any is keyed as ever.
 
     token_ids start on a block boundary; a rest shorter than BLOCK_TOKENS gets no key, so the caller
     passes it again once it has grown. The parent of the very first block is `root_key(...)`.
@@ -55,18 +79,37 @@ def extend_keys(parent: bytes, token_ids: Sequence[int]) -> list[bytes]:
     for start in range(0, len(tokens) - _BLOCK_BYTES + 1, _BLOCK_BYTES):
         block = tokens[start : start + _BLOCK_BYTES]
         encoded = _PARENT_HEAD + parent + _TOKENS_HEAD + block
+        if images:
+            encoded += b"".join(_image_fields(images, start // _TOKEN_BYTES))
         parent = blake2b(encoded, digest_size=KEY_BYTES).digest()
         keys.append(parent)
     return keys
 
 
-def block_keys(token_ids: Sequence[int], *, fingerprint: str, namespace: str) -> list[bytes]:
+def _image_fields(images: Sequence[ImageSpan], start: int) -> Iterator[bytes]:
+    """What of each image stands in the block that begins at `start`."""
+    end = start + BLOCK_TOKENS
+    for image in images:
+        first, last = max(start, image.start), min(end, image.end)
+        if first < last:
+            place = (first - start, first - image.start, last - first)
+            numbers = b"".join(number.to_bytes(4, "little") for number in place)
+            yield _field(b"I", numbers + image.digest)
+
+
+def block_keys(
+    token_ids: Sequence[int],
+    *,
+    fingerprint: str,
+    namespace: str,
+    images: Sequence[ImageSpan] = (),
+) -> list[bytes]:
     """16-byte keys of the full 128-token blocks of a prompt, in order.
 
-    Two prompts share their first n keys exactly when they share fingerprint, namespace and their
-    first n * BLOCK_TOKENS token ids. token_ids as for `extend_keys`.
+    Two prompts share their first n keys exactly when they share fingerprint, namespace, their
+    first n * BLOCK_TOKENS token ids and the images among them. token_ids as for `extend_keys`.
     """
-    return extend_keys(root_key(fingerprint=fingerprint, namespace=namespace), token_ids)
+    return extend_keys(root_key(fingerprint=fingerprint, namespace=namespace), token_ids, images)
 
 
 def block_lifetime_s(

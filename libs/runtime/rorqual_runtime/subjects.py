@@ -98,8 +98,17 @@ def grammar_compile() -> str:
     return _subject("grammar", "compile")
 
 
+def vision_prepare() -> str:
+    return _subject("vision", "prepare")
+
+
 def vision_encode() -> str:
     return _subject("vision", "encode")
+
+
+def vision_encode_at(vision_id: str) -> str:
+    """The same at one instance: the router's choice, or who has the image already."""
+    return _subject("vision", "encode", vision_id)
 
 
 def cancel() -> str:

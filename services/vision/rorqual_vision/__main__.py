@@ -3,26 +3,39 @@
 from __future__ import annotations
 
 import sys
+from contextlib import AsyncExitStack
 
-from rorqual_runtime.service import open_service, run, run_until_signal
+from rorqual_runtime.service import ServiceContext, open_service, run, run_until_signal
 from rorqual_runtime.settings import RuntimeSettings
 
 from rorqual_vision.service import VisionService
 from rorqual_vision.settings import VisionSettings
-from rorqual_vision.tower import ModelDescriptionError, read_description
+from rorqual_vision.tower import ModelDescription, ModelDescriptionError, read_description
 
 
 async def main() -> None:
     """Serve until a signal, then drain."""
+    settings = VisionSettings()
     try:
-        model = read_description(VisionSettings().model_dir)
+        model = read_description(settings.model_dir)
     except ModelDescriptionError as error:
         sys.exit(f"vision: {error}")
-    async with open_service("vision", RuntimeSettings()) as ctx:
-        service = VisionService(ctx, model)
+    async with open_service("vision", RuntimeSettings()) as ctx, AsyncExitStack() as stack:
+        service = await _make(ctx, settings, model, stack)
         await service.start()
         ctx.mark_ready()
         await run_until_signal(ctx, service.drain)
+
+
+async def _make(
+    ctx: ServiceContext, settings: VisionSettings, model: ModelDescription, stack: AsyncExitStack
+) -> VisionService:
+    """torch is imported for a model that sees only."""
+    if not model.can_run:
+        return VisionService(ctx, model)
+    from rorqual_vision.eyes import open_eyes
+
+    return VisionService(ctx, model, await stack.enter_async_context(open_eyes(ctx, settings)))
 
 
 if __name__ == "__main__":

@@ -7,6 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+RUNNABLE = ("DeepseekV41ForConditionalGeneration",)
+"""Architectures whose tower this build runs."""
+
 _TOWER_KEYS = ("vision_config", "vision_tower", "mm_vision_tower")
 
 
@@ -21,6 +24,8 @@ class ModelDescription:
     model_id: str
     tower_type: str | None
     """Model type of the vision tower; None when the model sees no images."""
+    can_run: bool = False
+    """This build runs the tower."""
 
 
 def read_description(model_dir: Path) -> ModelDescription:
@@ -29,7 +34,11 @@ def read_description(model_dir: Path) -> ModelDescription:
     manifest_path = model_dir / "rorqual.json"
     manifest = _read_object(manifest_path) if manifest_path.is_file() else {}
     model_id = manifest.get("id") or model_dir.resolve().name
-    return ModelDescription(str(model_id), _tower_type(config))
+    tower_type = _tower_type(config)
+    architectures = config.get("architectures")
+    names = architectures if isinstance(architectures, list) else []
+    is_known = any(name in RUNNABLE for name in names)
+    return ModelDescription(str(model_id), tower_type, can_run=bool(tower_type) and is_known)
 
 
 def _tower_type(config: dict[str, Any]) -> str | None:

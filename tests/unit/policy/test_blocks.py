@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from rorqual_policy import BLOCK_TOKENS, block_keys, extend_keys, root_key
+from rorqual_policy import BLOCK_TOKENS, ImageSpan, block_keys, extend_keys, root_key
 
 GOLDEN = ["e4e51c829f131fd351867009401d3f25", "3cff955630dbb21fb341a4f2739ba973"]
+IMAGE_GOLDEN = ["03c120ec8b29a344b57656ba4ab95f72", "2ba5e5eff06274b86f499716f0a5e1e7"]
 TOKENS = st.lists(st.integers(0, 2**31 - 1), max_size=BLOCK_TOKENS * 3 + 5)
 
 
@@ -77,3 +78,71 @@ def test_wrong_input_is_refused():
         extend_keys(b"short", [])
     with pytest.raises(OverflowError):
         keys_of([2**31] * BLOCK_TOKENS)
+
+
+IMAGE_IDS = [7] * 500
+SPANS = st.lists(
+    st.tuples(st.integers(0, 90), st.integers(1, 200), st.binary(min_size=4)), max_size=4
+)
+
+
+def spans_of(drawn):
+    spans, at = [], 0
+    for gap, num_tokens, digest in drawn:
+        spans.append(ImageSpan(at + gap, num_tokens, digest))
+        at = spans[-1].end
+    return spans
+
+
+def image_keys(images, tokens=IMAGE_IDS):
+    return block_keys(tokens, fingerprint="model", namespace="tenant", images=images)
+
+
+def test_without_images_nothing_changes():
+    assert [key.hex() for key in image_keys([], range(2 * BLOCK_TOKENS))] == GOLDEN
+    late = [ImageSpan(2 * BLOCK_TOKENS, 20, b"digest")]
+    assert [key.hex() for key in image_keys(late, range(2 * BLOCK_TOKENS))] == GOLDEN
+
+
+def test_the_layout_with_images_is_pinned():
+    keys = image_keys([ImageSpan(100, 60, bytes(range(32)))], range(2 * BLOCK_TOKENS))
+    assert [key.hex() for key in keys] == IMAGE_GOLDEN
+
+
+@given(SPANS, st.data())
+def test_another_image_changes_the_blocks_it_stands_in_and_all_after(drawn, data):
+    spans = spans_of(drawn)
+    if not spans:
+        return
+    which = data.draw(st.integers(0, len(spans) - 1))
+    old = spans[which]
+    other = ImageSpan(old.start, old.num_tokens, old.digest + b"!")
+    before = image_keys(spans)
+    after = image_keys([*spans[:which], other, *spans[which + 1 :]])
+    first = old.start // BLOCK_TOKENS
+    assert before[:first] == after[:first]
+    assert not set(before[first:]) & set(after)
+
+
+@given(SPANS, st.integers(0, 3))
+def test_images_are_seen_from_any_block(drawn, num_first_blocks):
+    spans = spans_of(drawn)
+    cut = num_first_blocks * BLOCK_TOKENS
+    first = image_keys(spans, IMAGE_IDS[:cut])
+    parent = first[-1] if first else root_key(fingerprint="model", namespace="tenant")
+    rest = [span.seen_from(cut) for span in spans]
+    assert first + extend_keys(parent, IMAGE_IDS[cut:], rest) == image_keys(spans)
+
+
+def test_one_image_of_two_sizes_and_two_images_differ():
+    one, other = b"a" * 32, b"b" * 32
+    forms = [
+        [ImageSpan(0, 20, one)],
+        [ImageSpan(0, 40, one)],
+        [ImageSpan(1, 20, one)],
+        [ImageSpan(0, 20, one), ImageSpan(20, 20, one)],
+        [ImageSpan(0, 20, one), ImageSpan(20, 20, other)],
+        [ImageSpan(0, 20, other), ImageSpan(20, 20, one)],
+        [],
+    ]
+    assert len({image_keys(form)[0] for form in forms}) == len(forms)

@@ -239,8 +239,8 @@ def patches_of(pixels: Pixels, patch: int) -> torch.Tensor:
 
 def _seen(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
     """Every patch of one image sees every other. q, k, v: [P, heads, head_dim]."""
-    by_head = [part.transpose(0, 1).unsqueeze(0) for part in (q, k, v)]
-    return functional.scaled_dot_product_attention(*by_head)[0].transpose(0, 1)
+    q, k, v = (part.transpose(0, 1).unsqueeze(0) for part in (q, k, v))
+    return functional.scaled_dot_product_attention(q, k, v)[0].transpose(0, 1)
 
 
 def _rotate(x: torch.Tensor, angles: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:

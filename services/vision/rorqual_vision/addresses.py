@@ -1,0 +1,62 @@
+"""Which network addresses an image may be fetched from."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
+
+Address = IPv4Address | IPv6Address
+Network = IPv4Network | IPv6Network
+
+_NAT64 = (IPv6Network("64:ff9b::/96"), IPv6Network("64:ff9b:1::/48"))
+_ALSO_CLOSED = (ip_network("168.63.129.16/32"), ip_network("192.0.0.0/24"))
+"""Public by number to some, yet a cloud's or a protocol's own services answer there."""
+_MAX_NESTING = 3
+
+
+def parse_networks(texts: Sequence[str]) -> tuple[Network, ...]:
+    """Raises: ValueError naming what is no network."""
+    return tuple(ip_network(text) for text in texts)
+
+
+def is_allowed(text: str, allowed: Sequence[Network] = ()) -> bool:
+    """Whether an address is open to the public, or in a network that settings allow.
+
+    An IPv6 address that stands for an IPv4 one is judged by that; scoped ones are never allowed.
+    """
+    try:
+        address = ip_address(text)
+    except ValueError:
+        return False
+    for _ in range(_MAX_NESTING):
+        if any(address.version == net.version and address in net for net in allowed):
+            return True
+        inner = _inner(address)
+        if inner is None:
+            return _is_public(address)
+        address = inner
+    return False
+
+
+def _inner(address: Address) -> Address | None:
+    """The IPv4 address that traffic to this IPv6 address ends at."""
+    if isinstance(address, IPv4Address):
+        return None
+    if any(address in network for network in _NAT64):
+        return IPv4Address(int(address) & 0xFFFFFFFF)
+    if address.teredo is not None:
+        return address.teredo[1]
+    return address.ipv4_mapped or address.sixtofour
+
+
+def _is_public(address: Address) -> bool:
+    is_special = (
+        address.is_multicast
+        or address.is_reserved
+        or address.is_unspecified
+        or address.is_loopback
+        or address.is_link_local
+        or address.is_private
+    )
+    is_closed = any(address.version == n.version and address in n for n in _ALSO_CLOSED)
+    return address.is_global and not is_special and not is_closed

@@ -1,0 +1,162 @@
+"""How the parts of a vision instance that can see are put together."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections import OrderedDict
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import numpy as np
+import torch
+from rorqual_engine.errors import EngineError
+from rorqual_engine.models.deepseek.image_size import ImageRules
+from rorqual_engine.models.deepseek.vision import VisionTower
+from rorqual_engine.models.registry import DTYPES
+from rorqual_runtime.errors import Corrupt, InvalidRequest, StaleTicket, Unsupported
+from rorqual_runtime.logs import get_logger, log_duration
+from rorqual_runtime.payload import get_payload
+from rorqual_runtime.service import ServiceContext
+from rorqual_runtime.tensors import TensorPlane
+
+from rorqual_vision.addresses import parse_networks
+from rorqual_vision.cache import EmbeddingCache, Embeddings
+from rorqual_vision.encoder import Encoder
+from rorqual_vision.fetch import FetchLimits, fetch_image
+from rorqual_vision.picture import DecodeLimits
+from rorqual_vision.prepare import Prepared, Preparer, pixels_digest
+from rorqual_vision.settings import VisionSettings
+
+MAX_TICKETS = 4096
+
+log = get_logger(__name__)
+
+
+class Eyes:
+    """Prepares and encodes images. What goes wrong with an image is a BadImage."""
+
+    def __init__(
+        self,
+        tensors: TensorPlane,
+        settings: VisionSettings,
+        rules: ImageRules,
+        preparer: Preparer,
+        encoder: Encoder,
+    ) -> None:
+        self._tensors, self._rules = tensors, rules
+        self._preparer, self.encoder = preparer, encoder
+        self._max_image_bytes = settings.max_image_bytes
+        self._lease_s = settings.embeddings_lease_s
+        self._fetch_limits = FetchLimits(
+            max_bytes=settings.max_image_bytes,
+            timeout_s=settings.fetch_timeout_s,
+            max_redirects=settings.max_redirects,
+            allowed=parse_networks(settings.allowed_networks),
+        )
+        self.cache = EmbeddingCache(settings.cache_bytes)
+        self._tickets: OrderedDict[bytes, Any] = OrderedDict()
+
+    async def prepare_url(self, url: str, detail: str) -> Prepared:
+        """Raises: BadImage, NoCapacity."""
+        data = await fetch_image(url, self._fetch_limits)
+        return await self._preparer.prepare(data, detail)
+
+    async def prepare_file(self, image: Any, detail: str) -> Prepared:
+        """image: a payload, read and dropped. Raises: BadImage, ServingError."""
+        data = await get_payload(self._tensors, image, max_bytes=self._max_image_bytes)
+        return await self._preparer.prepare(data, detail)
+
+    async def encode_pixels(self, digest: bytes, pixels: Any) -> tuple[Any, Embeddings]:
+        """A ticket for the embeddings of prepared pixels. Raises: ServingError."""
+
+        async def make() -> Embeddings:
+            found = await self._read_pixels(pixels)
+            if pixels_digest(found) != digest:
+                raise Corrupt("the pixels are not those of the image's digest")
+            return await self.encoder.encode(found)
+
+        return await self._published(digest, await self.cache.get(digest, make))
+
+    async def encode_file(self, image: Any) -> tuple[bytes, Any, Embeddings]:
+        """Digest, ticket and embeddings of an image file. Raises: BadImage, ServingError."""
+        data = await get_payload(self._tensors, image, max_bytes=self._max_image_bytes)
+        fitted = await self._preparer.fit(data, "")
+        made = await self.cache.get(fitted.digest, lambda: self.encoder.encode(fitted.pixels))
+        ticket, made = await self._published(fitted.digest, made)
+        return fitted.digest, ticket, made
+
+    async def _read_pixels(self, ticket: Any) -> np.ndarray:
+        shape = tuple(ticket.shape)
+        patch = self._rules.patch
+        is_image = len(shape) == 3 and shape[2] == 3 and ticket.dtype == "uint8"
+        if not is_image or not shape[0] or not shape[1] or shape[0] % patch or shape[1] % patch:
+            raise InvalidRequest("pixels must be uint8 [height, width, 3] in whole patches")
+        if -(-shape[0] // self._rules.cell) * -(-shape[1] // self._rules.cell) > (
+            self._rules.max_tokens
+        ):
+            raise InvalidRequest(f"pixels {shape} are more than this model takes")
+        return (await self._tensors.fetch(ticket)).reshape(shape)
+
+    async def _published(self, digest: bytes, made: Embeddings) -> tuple[Any, Embeddings]:
+        """One ticket an image as long as it is asked for; a fresh lease with every answer."""
+        ticket = self._tickets.get(digest)
+        if ticket is not None:
+            try:
+                self._tensors.renew(ticket, self._lease_s)
+                self._tickets.move_to_end(digest)
+                return ticket, made
+            except StaleTicket:
+                del self._tickets[digest]
+        ticket = await self._tensors.publish(
+            made.data,
+            dtype=made.dtype,
+            shape=(made.num_tokens, made.hidden),
+            lease_s=self._lease_s,
+        )
+        self._tickets[digest] = ticket
+        while len(self._tickets) > MAX_TICKETS:
+            self._tickets.popitem(last=False)
+        return ticket, made
+
+
+@asynccontextmanager
+async def open_eyes(ctx: ServiceContext, settings: VisionSettings) -> AsyncIterator[Eyes]:
+    """Load the tower; everything is closed after the block. Raises: Unsupported."""
+    with log_duration(log, "vision tower loaded"):
+        tower = await asyncio.to_thread(_load, settings)
+    rules = tower.config.rules
+    preparer = Preparer(
+        ctx.tensors,
+        rules,
+        DecodeLimits(settings.max_edge, settings.max_pixels),
+        num_threads=settings.decode_threads,
+        max_waiting=settings.max_waiting_images,
+        lease_s=settings.pixels_lease_s,
+    )
+    encoder = Encoder(
+        tower,
+        patch=rules.patch,
+        step_work=settings.step_patches,
+        max_queued_work=settings.max_queued_patches,
+    )
+    eyes = Eyes(ctx.tensors, settings, rules, preparer, encoder)
+    encoder.start()
+    try:
+        yield eyes
+    finally:
+        await eyes.cache.close()
+        await encoder.close()
+        await asyncio.to_thread(preparer.close)
+
+
+def _load(settings: VisionSettings) -> VisionTower:
+    if settings.dtype not in DTYPES:
+        raise Unsupported(f"dtype {settings.dtype!r}; known are {', '.join(DTYPES)}")
+    try:
+        config = json.loads((settings.model_dir / "config.json").read_text(encoding="utf-8"))
+        device = torch.device(settings.device)
+        return VisionTower.load(settings.model_dir, config, device, DTYPES[settings.dtype])
+    except EngineError as error:
+        raise Unsupported(str(error)) from error

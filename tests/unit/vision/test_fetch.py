@@ -1,0 +1,139 @@
+"""Fetching by URL: checked addresses only, bounded in bytes, time and redirects."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from rorqual_vision.addresses import parse_networks
+from rorqual_vision.fetch import FetchLimits, fetch_image
+from rorqual_vision.problems import BadImage
+
+from tests.support.web_server import answer, web_server
+
+OPEN = FetchLimits(max_bytes=1000, timeout_s=1.0, allowed=parse_networks(["127.0.0.0/8"]))
+CLOSED = replace(OPEN, allowed=())
+
+
+async def test_a_body_arrives_whole_whatever_its_framing() -> None:
+    chunked = b"3\r\nabc\r\n2\r\nde\r\n0\r\n\r\n"
+    pages = {
+        "/a.png?x=1": answer(b"picture"),
+        "/c": answer(chunked, Transfer_Encoding="chunked"),
+        "/close": b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\nuntil the end",
+    }
+    async with web_server(pages) as server:
+        assert await fetch_image(server.url("/a.png?x=1"), OPEN) == b"picture"
+        assert await fetch_image(server.url("/c"), OPEN) == b"abcde"
+        assert await fetch_image(server.url("/close"), OPEN) == b"until the end"
+        assert f"Host: 127.0.0.1:{server.port}" in server.requests[0]
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "2130706433", "0x7f.1", "[::1]"])
+async def test_a_private_host_is_never_asked(host: str) -> None:
+    async with web_server({"/": answer(b"secret")}) as server:
+        with pytest.raises(BadImage, match="not a public one"):
+            await fetch_image(server.url("/", host), CLOSED)
+        assert server.requests == []
+
+
+async def test_a_redirect_is_checked_as_the_first_url_was() -> None:
+    pages = {
+        "/metadata": answer(b"", status="302 Found", Location="http://169.254.169.254/latest"),
+        "/file": answer(b"", status="302 Found", Location="file:///etc/passwd"),
+        "/near": answer(b"", status="307 Temporary", Location="/there"),
+        "/there": answer(b"picture"),
+        "/loop": answer(b"", status="301 Moved", Location="/loop"),
+    }
+    async with web_server(pages) as server:
+        assert await fetch_image(server.url("/near"), OPEN) == b"picture"
+        with pytest.raises(BadImage, match="not a public one"):
+            await fetch_image(server.url("/metadata"), OPEN)
+        with pytest.raises(BadImage, match="must begin with http"):
+            await fetch_image(server.url("/file"), OPEN)
+        with pytest.raises(BadImage, match="more than 3 redirects"):
+            await fetch_image(server.url("/loop"), OPEN)
+
+
+async def test_a_name_is_resolved_once_and_the_checked_address_is_asked(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A second lookup would be free to answer something else."""
+    real: Callable[..., Any] = socket.getaddrinfo
+    asked: list[Any] = []
+
+    def fake(host: Any, *args: Any, **kwargs: Any) -> Any:
+        asked.append(host)
+        return real("127.0.0.1" if host == "images.test" else host, *args, **kwargs)
+
+    monkeypatch.setattr(socket, "getaddrinfo", fake)
+    async with web_server({"/": answer(b"picture")}) as server:
+        assert await fetch_image(server.url("/", "images.test"), OPEN) == b"picture"
+        assert asked.count("images.test") == 1
+        with pytest.raises(BadImage, match="not a public one"):
+            await fetch_image(server.url("/", "images.test"), CLOSED)
+
+
+async def test_one_private_address_among_several_is_enough(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fake(host: Any, port: Any, *args: Any, **kwargs: Any) -> Any:
+        addresses = ("93.184.216.34", "10.0.0.1")
+        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (a, port)) for a in addresses]
+
+    monkeypatch.setattr(socket, "getaddrinfo", fake)
+    with pytest.raises(BadImage, match="not a public one"):
+        await fetch_image("http://images.test/", OPEN)
+
+
+async def test_what_is_too_large_is_refused_before_and_while_it_comes() -> None:
+    endless = b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n" + bytes(5000)
+    pages = {"/said": answer(b"", Content_Length="1001"), "/unsaid": endless}
+    async with web_server(pages) as server:
+        for path in pages:
+            with pytest.raises(BadImage, match="more than 1000 bytes"):
+                await fetch_image(server.url(path), OPEN)
+
+
+async def test_what_else_goes_wrong_is_said() -> None:
+    pages = {
+        "/slow": b"",
+        "/gzip": answer(b"x", Content_Encoding="gzip"),
+        "/cut": answer(b"ab", Content_Length="10"),
+        "/rubbish": b"SSH-2.0-server\r\n\r\n",
+        "/teapot": answer(b"", status="418 Teapot"),
+    }
+    expected = {
+        "/slow": "did not arrive within",
+        "/gzip": "encoding",
+        "/cut": "could not be reached|closed",
+        "/rubbish": "could not be reached",
+        "/teapot": "status 418",
+        "/none": "status 404",
+    }
+    limits = replace(OPEN, timeout_s=0.3)
+    async with web_server(pages) as server:
+        for path, said in expected.items():
+            with pytest.raises(BadImage, match=said):
+                await fetch_image(server.url(path), limits)
+    with pytest.raises(BadImage, match="could not be reached"):
+        await fetch_image(server.url("/"), limits)
+
+
+@pytest.mark.parametrize(
+    ("url", "said"),
+    [
+        ("ftp://example.com/a", "must begin with http"),
+        ("http:///a", "name a host"),
+        ("http://user:word@example.com/", "user name"),
+        ("http://exa mple/", "not known|malformed"),
+        ("http://127.0.0.1/a\r\nX: y", "percent-encoded|not a public"),
+        ("http://[::1", "malformed"),
+        ("http://example.com:99999/", "malformed"),
+        ("http://no-such-host.invalid/", "not known"),
+    ],
+)
+async def test_urls_that_are_none(url: str, said: str) -> None:
+    with pytest.raises(BadImage, match=said):
+        await fetch_image(url, OPEN)
