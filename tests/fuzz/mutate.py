@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 MAX_BODY_BYTES = 256 << 10
+MAX_REPEATED_CHARS = 4000
 JUNK: Sequence[Any] = (
     *(None, True, False, 0, 1, -1, 2**31, 2**63, -(2**64), 0.5, 1e308, -0.0),
     *("", " ", "x", "none", "auto", "required", "text", "function", "custom", "user", "assistant"),
@@ -40,7 +41,8 @@ def _change(body: Any, bodies: Sequence[Any], chance: random.Random) -> Any:
     elif kind == 1 and isinstance(holder, list):
         holder.insert(key, copy.deepcopy(holder[key]))
     elif kind == 2:
-        holder[key] = [holder[key]] * chance.choice((1, 2, 40))
+        most = 40 if len(json.dumps(holder[key])) < MAX_REPEATED_CHARS else 1
+        holder[key] = [holder[key]] * chance.choice((1, 2, most))
     elif kind == 3 and isinstance(holder, dict):
         holder[chance.choice(("x", "type", "content", "name", "id", "role"))] = holder.pop(key)
     elif kind == 4:
