@@ -100,11 +100,11 @@ def encode_request(
     )
 
 
-def resume_to_wire(sink: EventSink, lost_recipe_id: str) -> Resume:
-    """How far the answer has come."""
+def resume_to_wire(sink: EventSink, first_recipe_id: str) -> Resume:
+    """How far the answer has come. first_recipe_id: decode sends the tokens there."""
     position = sink.position
     return Resume(
-        lost_recipe_id=lost_recipe_id,
+        lost_recipe_id=first_recipe_id,
         take_over=sink.take_over + 1,
         next_seq=sink.next_seq,
         num_tokens=position.num_tokens,

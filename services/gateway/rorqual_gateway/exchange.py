@@ -231,15 +231,15 @@ class Exchange:
 
     def _feed(self, found: EncodedRequest, sink: EventSink, encode: Encode) -> EventFeed:
         """The answer's events. A large body is let go: its answer can't be taken over."""
-        take_over: TakeOver | None = partial(self._take_over, sink, encode)
+        take_over: TakeOver | None = partial(self._take_over, sink, encode, found.recipe_id)
         if len(self._body) > self._settings.max_resumable_body_bytes:
             self._body, take_over = b"", None
         return EventFeed(self._gateway, sink, self._ids.request_id, found.recipe_id, take_over)
 
-    async def _take_over(self, sink: EventSink, encode: Encode, lost_recipe_id: str) -> str:
+    async def _take_over(self, sink: EventSink, encode: Encode, first_recipe_id: str) -> str:
         """Another instance goes on with the answer; its id."""
-        log.warning("recipe is lost, another one takes over", extra={"from": lost_recipe_id})
-        found = await encode(resume=resume_to_wire(sink, lost_recipe_id))
+        log.warning("recipe is lost, another one takes over", extra={"first": first_recipe_id})
+        found = await encode(resume=resume_to_wire(sink, first_recipe_id))
         if isinstance(found, DirectAnswer):
             raise Internal("a generation became an answer without one")
         return found.recipe_id

@@ -9,9 +9,10 @@ from rorqual_gateway.service import GatewayService
 from rorqual_gateway.sinks import Event, EventSink
 
 GAP_PAUSE_S = 0.2
+MAX_TAKE_OVERS = 2
 
-TakeOver = Callable[[str], Awaitable[str]]
-"""Has another instance go on with an answer; from the id of the lost one to the new one's."""
+TakeOver = Callable[[], Awaitable[str]]
+"""Has another instance go on with an answer; its id."""
 
 
 class EventFeed:
@@ -36,6 +37,7 @@ class EventFeed:
         self._request_id = request_id
         self._recipe_id = recipe_id
         self._take_over = take_over
+        self._num_take_overs_left = MAX_TAKE_OVERS if take_over else 0
         self._unreachable_since_s: float | None = None
         now_s = self._clock.monotonic_s()
         self._started_s = now_s
@@ -100,21 +102,22 @@ class EventFeed:
             await self._have_it_taken_over(error)
 
     async def _have_it_taken_over(self, cause: ServingError) -> None:
-        """Another instance of recipe goes on, once. Raises: Unavailable when none can."""
-        if self._take_over is None or not self._sink.position.is_exact:
+        """Another instance of recipe goes on. Raises: Unavailable when none can."""
+        can_go_on = self._num_take_overs_left > 0 and self._sink.position.is_exact
+        if self._take_over is None or not can_go_on:
             if isinstance(cause, NotFound):
                 raise Unavailable("the state of this answer was lost") from cause
             return
         next_seq = self._sink.next_seq
         try:
-            new_id = await self._take_over(self._recipe_id)
+            new_id = await self._take_over()
         except RequestFailed as err:
             raise Unavailable("the state of this answer was lost") from err
         except ServingError:
             return  # tried again, until the answer counts as lost
         if self._sink.next_seq != next_seq:
             return  # the first one is alive after all
-        self._take_over = None
+        self._num_take_overs_left -= 1
         self._recipe_id = new_id
         self._sink.begin_take_over()
         self._unreachable_since_s = None

@@ -18,7 +18,7 @@ from tests.support.chat_model_dir import MODEL_ID
 from tests.support.stub_backend import DECODE_ID, Playback
 
 USER = [{"role": "user", "content": "Hello"}]
-TEXT = "The quick brown fox — naïve café 👩‍👩‍👧‍👦 深度求索。 " * 3
+TEXT = "The quick brown fox — naïve café 👩‍👩‍👧‍👦 深度求索。 " * 2
 CALL = '\n<tool_call>\n{"name": "f", "arguments": {"a": [1, 2, "é"]}}\n</tool_call>'
 TOOL = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}
 REQUESTS: dict[str, dict[str, Any]] = {
@@ -99,7 +99,7 @@ def _take_texts(value: Any, texts: list[str]) -> Any:
 
 
 @pytest.mark.parametrize("path", REQUESTS)
-@pytest.mark.parametrize("after_bytes", [0, 6000, 25_000])
+@pytest.mark.parametrize("after_bytes", [0, 9000])
 async def test_another_instance_goes_on(
     start_fleet,
     runtime_settings: RuntimeSettings,
@@ -109,8 +109,9 @@ async def test_another_instance_goes_on(
 ) -> None:
     fleet = await start_fleet(silence_probe_s=0.2, take_over_after_s=0.3)
     tokens = [[token] for token in fleet.tokens(TEXT + CALL)]
-    fleet.backend.play = lambda _g: Playback(tokens, pause_s=0.01, num_cached_tokens=3)
+    fleet.backend.play = lambda _g: Playback(tokens, num_cached_tokens=3)
     whole = await answer_of(fleet, path, stream=True)
+    fleet.backend.play = lambda _g: Playback(tokens, pause_s=0.01, num_cached_tokens=3)
     async with running_recipe(runtime_settings, chat_model_dir) as second:
         first = fleet.recipe
 
@@ -124,6 +125,36 @@ async def test_another_instance_goes_on(
     assert told(resumed) == told(whole)
     assert resumed[-1] == whole[-1]
     assert len(fleet.backend.submitted) == 2 * (2 if "n" in REQUESTS[path] else 1)
+
+
+@pytest.mark.parametrize("path", REQUESTS)
+async def test_an_answer_survives_two_lost_instances(
+    start_fleet, runtime_settings: RuntimeSettings, chat_model_dir: Path, path: str
+) -> None:
+    fleet = await start_fleet(silence_probe_s=0.2, take_over_after_s=0.3)
+    tokens = [[token] for token in fleet.tokens(TEXT + CALL)]
+    fleet.backend.play = lambda _g: Playback(tokens, pause_s=0.015, num_cached_tokens=3)
+    whole = await answer_of(fleet, path, stream=True)
+    async with (
+        running_recipe(runtime_settings, chat_model_dir) as second,
+        running_recipe(runtime_settings, chat_model_dir) as third,
+    ):
+        alive = [fleet.recipe, second, third]
+
+        async def lose() -> None:
+            victim = next(recipe for recipe in alive if recipe.service.num_active)
+            alive.remove(victim)
+            await victim.ctx.bus.close()
+
+        async def lose_two() -> None:
+            await lose()
+            await asyncio.sleep(1.0)
+            await lose()
+
+        resumed = await answer_of(fleet, path, stream=True, lose=lose_two, after_bytes=3000)
+    assert len(alive) == 1
+    assert told(resumed) == told(whole)
+    assert resumed[-1] == whole[-1]
 
 
 async def test_an_answer_in_one_piece_is_finished_too(

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
-from rorqual_recipe.choices import Choice, Delta
+from rorqual_recipe.choices import Choice, Delta, TakeOver
 from rorqual_recipe.event_log import EventLog
 from rorqual_recipe.output.answer import AnswerReader
 from rorqual_recipe.output.events import FinishReason
@@ -16,7 +16,7 @@ from rorqual_recipe.output.plan import AnswerPlan
 from rorqual_recipe.output.sequence import DeltaOrder
 from rorqual_recipe.protocols import PROTOCOLS
 from rorqual_recipe.protocols.base import AnswerFacts, ParseLimits
-from rorqual_recipe.streams import Events, RequestStream, TakeOver
+from rorqual_recipe.streams import Events, RequestStream
 
 from tests.unit.recipe.answers import VOCABULARY, token_ids
 from tests.vectors.stream_answers import plan_of
