@@ -55,6 +55,9 @@ class SequenceChunk:
     window of rows only. False: every row runs through every layer."""
     embeddings: ImageRows | None = None
     """Rows whose embedding comes from images instead of the table."""
+    previous_ids: Sequence[int] = ()
+    """The last ids before start, where a replay begins (start = window_floor > 0): as many as the
+    model's num_previous_ids, or all there are."""
 
 
 @dataclass(frozen=True)

@@ -23,6 +23,8 @@ class CausalModel(ABC):
     kv_layout: KvLayout
     device: torch.device
     dtype: torch.dtype
+    num_previous_ids: int = 0
+    """Ids before its start that the first chunk of a replay must know."""
 
     @abstractmethod
     def forward(self, chunks: Sequence[SequenceChunk], cache: PagedKvCache) -> torch.Tensor:

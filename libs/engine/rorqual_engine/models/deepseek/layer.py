@@ -9,6 +9,7 @@ import torch
 from rorqual_engine.models.deepseek.attention import Attention
 from rorqual_engine.models.deepseek.checkpoint import DeepseekWeights
 from rorqual_engine.models.deepseek.config import DeepseekConfig
+from rorqual_engine.models.deepseek.engram import Engram
 from rorqual_engine.models.deepseek.indexer import Selection
 from rorqual_engine.models.deepseek.mhc import HyperConnection
 from rorqual_engine.models.deepseek.moe import MoeLayer
@@ -39,6 +40,7 @@ class Layer:
     ) -> None:
         prefix = f"layers.{plan.index}"
         self.plan = plan
+        self._engram = Engram(weights, plan.index, config) if plan.has_engram else None
         self._attention_mix = HyperConnection.load(weights, prefix, "attn", config)
         self._moe_mix = HyperConnection.load(weights, prefix, "ffn", config)
         self._attention = Attention(weights, f"{prefix}.attn", plan, config, rope)
@@ -60,6 +62,9 @@ class Layer:
         is_compressed: bool = False,
     ) -> Streams:
         """is_compressed: the rows' entries are written already."""
+        if self._engram is not None:
+            assert rows.grams is not None
+            streams = Streams(self._engram(streams.values, rows.grams, rows.is_image), streams.pre)
         x, mix = self._attention_mix.read(streams.values, streams.pre)
         if self._attention.compress is not None and not is_compressed:
             self._attention.compress(x, rows, views)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -16,6 +17,7 @@ from rorqual_engine.kv import LAYOUT_VERSION, PagedKvCache
 from rorqual_engine.models.base import CausalModel
 from rorqual_engine.models.deepseek.checkpoint import DeepseekWeights
 from rorqual_engine.models.deepseek.config import DeepseekConfig
+from rorqual_engine.models.deepseek.engram import EngramGrams
 from rorqual_engine.models.deepseek.head import FinalHead
 from rorqual_engine.models.deepseek.indexer import Selection
 from rorqual_engine.models.deepseek.late import gather, late_spans, remember
@@ -63,6 +65,10 @@ class DeepseekModel(CausalModel):
             for plan in self.config.layers
         ]
         self._head = FinalHead(found, self.config)
+        self._grams: EngramGrams | None = None
+        if self.config.engram is not None:
+            self._grams = EngramGrams(found, self.config)
+            self.num_previous_ids = self.config.engram.max_ngram - 1
         self.on_layer: Callable[[int, Streams], None] | None = None
         """Called with every layer's number and the streams behind it; for taps and tests."""
         self._views: WeakKeyDictionary[PagedKvCache, KvViews] = WeakKeyDictionary()
@@ -87,6 +93,8 @@ class DeepseekModel(CausalModel):
     ) -> tuple[Streams, torch.Tensor]:
         """The streams of the last layer's rows, and which of them are wanted."""
         streams = self._embed(chunks, rows)
+        if self._grams is not None:
+            rows = replace(rows, grams=self._grams.of(views.ids, rows))
         for chunk in rows.chunks:
             remember(views.ids[chunk.slot], rows, chunk, rows.token_ids)
         wanted = torch.from_numpy(batch.logits_rows).to(self.device)

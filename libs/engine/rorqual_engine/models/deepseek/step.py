@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from rorqual_engine.batch import Batch, SequenceChunk
 from rorqual_engine.errors import BadChunk
+from rorqual_engine.kernels.deepseek_attention_ops import RowTables
 
 
 @dataclass(frozen=True)
@@ -29,6 +32,8 @@ class ChunkRows:
     """No window key before this position is read."""
     num_stored: int
     """Entries that end before this position are in the pages already."""
+    previous_ids: tuple[int, ...] = ()
+    """Ids right before start, where a replay begins."""
 
     @property
     def end(self) -> int:
@@ -50,6 +55,31 @@ class Rows:
     is_image: torch.Tensor | None
     """bool [T]; None = no row is of an image"""
     chunks: tuple[ChunkRows, ...]
+    grams: torch.Tensor | None = None
+    """int64 [T, n] classes of each row's token and those before it; for models with Engram"""
+
+    @cached_property
+    def tables(self) -> RowTables:
+        """The same for compiled kernels."""
+        counts = [chunk.count for chunk in self.chunks]
+        pages = [chunk.pages.to(torch.int32).cpu().numpy() for chunk in self.chunks]
+        starts = np.cumsum([0, *(len(part) for part in pages)])[:-1]
+
+        def column(values: Iterable[int]) -> npt.NDArray[np.int64]:
+            return np.array(list(values), dtype=np.int64)
+
+        return RowTables(
+            positions=self.positions.cpu().numpy(),
+            row_chunk=np.repeat(np.arange(len(counts), dtype=np.int64), counts),
+            starts=column(chunk.start for chunk in self.chunks),
+            ends=column(chunk.end for chunk in self.chunks),
+            firsts=column(chunk.first for chunk in self.chunks),
+            floors=column(chunk.floor for chunk in self.chunks),
+            slots=column(chunk.slot for chunk in self.chunks),
+            num_stored=column(chunk.num_stored for chunk in self.chunks),
+            pages=np.concatenate(pages),
+            page_starts=starts.astype(np.int32),
+        )
 
 
 def rows_of(
@@ -75,6 +105,7 @@ def rows_of(
                 pages=torch.from_numpy(pages).to(device),
                 floor=chunk.window_floor,
                 num_stored=chunk.num_stored,
+                previous_ids=tuple(chunk.previous_ids),
             )
         )
     token_ids = torch.from_numpy(batch.token_ids).to(device)
