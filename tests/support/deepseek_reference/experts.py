@@ -18,14 +18,12 @@ def mixture(
     weights = scores.gather(1, chosen)
     weights = weights / (weights.sum(-1, keepdim=True) + 1e-20) * shape.scale
     out = swiglu(x, tensors.at("shared_experts."), shape.clamp)
-    rows = []
-    for row in range(len(x)):
-        parts = [
-            weights[row, k] * swiglu(x[row], tensors.at(f"experts.{chosen[row, k]}."), shape.clamp)
-            for k in range(chosen.shape[1])
-        ]
-        rows.append(torch.stack(parts).sum(0))
-    return out + torch.stack(rows), chosen
+    for expert in chosen.unique().tolist():
+        weight = torch.where(chosen == expert, weights, 0).sum(1, keepdim=True)
+        rows = weight.flatten().nonzero().flatten()
+        y = swiglu(x[rows], tensors.at(f"experts.{expert}."), shape.clamp)
+        out = out.index_add(0, rows, weight[rows] * y)
+    return out, chosen
 
 
 def swiglu(x: torch.Tensor, tensors: Tensors, clamp: float) -> torch.Tensor:

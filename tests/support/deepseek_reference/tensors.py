@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from copy import copy
 
 import torch
 
@@ -10,19 +11,22 @@ import torch
 class Tensors:
     """Looks a tensor up below a prefix and gives it in `dtype`; whole numbers stay whole."""
 
-    def __init__(
-        self, by_name: Mapping[str, torch.Tensor], dtype: torch.dtype, prefix: str = ""
-    ) -> None:
+    def __init__(self, by_name: Mapping[str, torch.Tensor], dtype: torch.dtype) -> None:
         self.dtype = dtype
-        self._by_name, self._prefix = by_name, prefix
+        self._prefix = ""
+        self._by_name = {
+            name: tensor.to(dtype) if tensor.is_floating_point() else tensor
+            for name, tensor in by_name.items()
+        }
 
     def __getitem__(self, name: str) -> torch.Tensor:
-        tensor = self._by_name[self._prefix + name]
-        return tensor.to(self.dtype) if tensor.is_floating_point() else tensor
+        return self._by_name[self._prefix + name]
 
     def __contains__(self, name: str) -> bool:
         return self._prefix + name in self._by_name
 
     def at(self, prefix: str) -> Tensors:
         """The tensors whose names begin with the prefix, without it."""
-        return Tensors(self._by_name, self.dtype, self._prefix + prefix)
+        below = copy(self)
+        below._prefix += prefix
+        return below
