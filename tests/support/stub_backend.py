@@ -96,7 +96,9 @@ class StubBackend:
         )
         tokens = [token for delta in log for token in delta.token_ids]
         merged.token_ids.extend(tokens[request.from_seq :])
-        merged.finish_reason = log[-1].finish_reason
+        if log:
+            merged.finish_reason = log[-1].finish_reason
+            merged.num_cached_tokens = log[-1].num_cached_tokens
         return decode_pb2.ResendReply(delta=merged)
 
     async def _generate(self, generation: generation_pb2.Generation) -> None:
