@@ -23,6 +23,7 @@ from rorqual_proto.v1.generation_pb2 import (
     Constraint,
     Generation,
     LogitBias,
+    PromptImage,
     ReplyRoute,
     SamplingParams,
 )
@@ -55,6 +56,7 @@ from rorqual_proto.v1.recipe_pb2 import (
 )
 from rorqual_proto.v1.router_pb2 import CancelRequest
 from rorqual_proto.v1.tensor_pb2 import Payload
+from rorqual_proto.v1.vision_pb2 import VisionPrepareReply, VisionPrepareRequest
 from rorqual_runtime.errors import (
     Cancelled,
     Internal,
@@ -65,8 +67,9 @@ from rorqual_runtime.errors import (
 )
 
 from rorqual_recipe.choices import Delta, TakeOver
-from rorqual_recipe.conversation import ConstraintKind, OutputConstraint
+from rorqual_recipe.conversation import ConstraintKind, ImagePart, OutputConstraint
 from rorqual_recipe.encode import TOKEN_BYTES, EncodedRequest, SamplingPlan, cache_namespace
+from rorqual_recipe.images import PlacedImage, PreparedImage
 from rorqual_recipe.model import ServedModel
 from rorqual_recipe.output.events import FinishReason, TokenLogprob
 from rorqual_recipe.protocols import DIRECT_PROTOCOLS, PROTOCOLS
@@ -89,6 +92,7 @@ __all__ = [
     "ResendReply",
     "ResendRequest",
     "TokenBatch",
+    "VisionPrepareReply",
 ]
 
 _PROTOCOL_NAMES = {
@@ -146,6 +150,7 @@ def encoded_to_wire(
 ) -> EncodeReply:
     """One Generation a choice. prompts: payloads of the encoded request's prompts."""
     parsed = encoded.parsed
+    images = [_image_to_wire(image) for image in encoded.images]
     generations = [
         Generation(
             request_id=request.request_id,
@@ -161,12 +166,46 @@ def encoded_to_wire(
             cache_namespace=cache_namespace(request.tenant, parsed.cache_salt),
             reply=ReplyRoute(recipe_id=recipe_id, gateway_id=request.gateway_id),
             deadline_unix_s=request.deadline_unix_s,
+            images=images,
         )
         for index in range(parsed.num_choices)
     ]
     return EncodeReply(
         encoded=Encoded(generations=generations, stream=parsed.stream, warnings=parsed.warnings)
     )
+
+
+def _image_to_wire(placed: PlacedImage) -> PromptImage:
+    return PromptImage(
+        first_token=placed.first_token,
+        num_tokens=placed.image.num_tokens,
+        digest=placed.image.digest,
+        num_patches=placed.image.num_patches,
+        pixels=placed.image.pixels,
+        param=placed.param,
+    )
+
+
+def prepare_to_wire(
+    request_id: str, model: str, part: ImagePart, image: Payload | None
+) -> VisionPrepareRequest:
+    """Ask what an image will be to the model. image: its file; None = it is at part.url."""
+    return VisionPrepareRequest(
+        request_id=request_id,
+        model=model,
+        url=part.url if image is None else None,
+        image=image,
+        detail=part.detail,
+        param=part.param,
+    )
+
+
+def prepared_from_wire(reply: VisionPrepareReply) -> PreparedImage:
+    """What vision answered. Raises: Internal when that is no image."""
+    found = reply.prepared
+    if found.num_tokens < 1 or not found.image_digest:
+        raise Internal("vision said nothing about an image")
+    return PreparedImage(found.image_digest, found.num_tokens, found.num_patches, found.pixels)
 
 
 def _sampling_to_wire(plan: SamplingPlan, choice_index: int) -> SamplingParams:

@@ -2,6 +2,7 @@
 
 import json
 import secrets
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -9,6 +10,7 @@ import numpy as np
 from rorqual_recipe.constraints import answer_constraint
 from rorqual_recipe.conversation import OutputConstraint, ParsedRequest, RawPrompt
 from rorqual_recipe.encodings.base import AnswerStage, RenderedPrompt
+from rorqual_recipe.images import PlacedImage, PreparedImage, expand, image_token_of
 from rorqual_recipe.model import ServedModel
 from rorqual_recipe.problems import Problem, RequestRefused, context_too_long, model_not_found
 from rorqual_recipe.protocols.base import ParseLimits, ProtocolAdapter
@@ -50,7 +52,8 @@ class EncodedRequest:
     """A request ready to be generated.
 
     prompt: int32 little endian, of `rendered`. other_prompts: of a request that has several; each
-    has the same number of choices. num_prompt_tokens: of all of them.
+    has the same number of choices. num_prompt_tokens: of all of them. images: in `prompt`, which
+    is of a conversation then.
     """
 
     parsed: ParsedRequest
@@ -60,6 +63,7 @@ class EncodedRequest:
     constraint: OutputConstraint | None
     rendered: RenderedPrompt
     other_prompts: tuple[bytes, ...] = ()
+    images: tuple[PlacedImage, ...] = ()
 
     @property
     def prompts(self) -> tuple[bytes, ...]:
@@ -102,6 +106,28 @@ def encode_request(
         sampling=_plan(parsed, model, max_new_tokens),
         constraint=constraint,
         rendered=rendered,
+    )
+
+
+def with_images(
+    encoded: EncodedRequest,
+    images: Sequence[PreparedImage],
+    model: ServedModel,
+    *,
+    default_max_tokens: int,
+) -> EncodedRequest:
+    """The request with all tokens of its images. Raises: RequestRefused when they don't fit."""
+    rendered = encoded.rendered
+    prompt, placed = expand(encoded.prompt, image_token_of(rendered), rendered.images, images)
+    num_tokens = len(prompt) // TOKEN_BYTES
+    default = rendered.default_max_tokens or default_max_tokens
+    max_new_tokens = _max_new_tokens(encoded.parsed, num_tokens, model, default)
+    min_new_tokens = min(encoded.parsed.sampling.min_tokens, max_new_tokens)
+    sampling = replace(
+        encoded.sampling, max_new_tokens=max_new_tokens, min_new_tokens=min_new_tokens
+    )
+    return replace(
+        encoded, prompt=prompt, num_prompt_tokens=num_tokens, images=placed, sampling=sampling
     )
 
 

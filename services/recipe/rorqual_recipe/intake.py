@@ -12,14 +12,15 @@ from rorqual_runtime.payload import free_payload, put_payload
 from rorqual_runtime.service import ServiceContext
 
 from rorqual_recipe.choices import Choice, TakeOver
+from rorqual_recipe.conversation import ImagePart
 from rorqual_recipe.documents import reading_weight
-from rorqual_recipe.encode import EncodedRequest, encode_request
+from rorqual_recipe.encode import EncodedRequest, encode_request, with_images
 from rorqual_recipe.event_log import EventLog
+from rorqual_recipe.images import ImageLimits, PreparedImage, prepare_images
 from rorqual_recipe.model import ServedModel
 from rorqual_recipe.output.answer import AnswerReader
 from rorqual_recipe.output.plan import plan_answer
 from rorqual_recipe.output.sequence import DeltaOrder
-from rorqual_recipe.problems import RequestRefused, unsupported
 from rorqual_recipe.protocols.base import AnswerFacts, EventWriter, ParseLimits, ProtocolAdapter
 from rorqual_recipe.protocols.direct import (
     DirectProtocol,
@@ -32,17 +33,10 @@ from rorqual_recipe.protocols.messages.thinking_signature import signing_key_of
 from rorqual_recipe.sealing import parse_sealing_keys
 from rorqual_recipe.settings import RecipeSettings
 from rorqual_recipe.streams import RequestStream
+from rorqual_recipe.vision import BusVision
 
 TICKET_LEASE_S = 30.0
 DEADLINE_GRACE_S = 5.0
-
-
-def _without_images(encoded: EncodedRequest) -> EncodedRequest:
-    """The request as it is. Raises: RequestRefused when it has images, which nobody encodes yet."""
-    if encoded.rendered.images:
-        message = "images are not supported yet; send text parts only"
-        raise RequestRefused([unsupported(part.param, message) for part in encoded.rendered.images])
-    return encoded
 
 
 class Intake:
@@ -69,7 +63,11 @@ class Intake:
                 parse_sealing_keys(settings.sealing_key.get_secret_value()), model.fingerprint
             ),
         )
-        self._services = DirectServices(model, self._limits, self._compute, response_store)
+        self._vision = BusVision(ctx, model.model_id, timeout_s=settings.image_timeout_s)
+        self._image_limits = ImageLimits(settings.max_images, settings.max_images_at_once)
+        self._services = DirectServices(
+            model, self._limits, self._compute, response_store, self._prepare_images
+        )
 
     async def encode(
         self, body: bytes, adapter: ProtocolAdapter, context: RequestContext
@@ -80,17 +78,38 @@ class Intake:
             limits = replace(limits, prior=await adapter.prepare(body, context))
 
         def work() -> EncodedRequest:
-            encoded = encode_request(
+            return encode_request(
                 body,
                 adapter,
                 self._model,
                 default_max_tokens=self._settings.default_max_tokens,
                 limits=limits,
             )
-            return _without_images(encoded)
 
         earlier_bytes = getattr(limits.prior, "num_bytes", 0)
-        return await self._compute(work, reading_weight(body) + earlier_bytes)
+        encoded = await self._compute(work, reading_weight(body) + earlier_bytes)
+        if not encoded.rendered.images:
+            return encoded
+        images = await self._prepare_images(
+            encoded.rendered.images,
+            request_id=context.request_id,
+            num_choices=encoded.parsed.num_choices,
+        )
+        return with_images(
+            encoded, images, self._model, default_max_tokens=self._settings.default_max_tokens
+        )
+
+    async def _prepare_images(
+        self, parts: Sequence[ImagePart], *, request_id: str = "", num_choices: int = 1
+    ) -> list[PreparedImage]:
+        """Raises: RequestRefused, ServingError."""
+        return await prepare_images(
+            parts,
+            ask=self._vision,
+            request_id=request_id,
+            limits=self._image_limits,
+            num_choices=num_choices,
+        )
 
     async def answer(
         self, body: bytes, protocol: DirectProtocol, *, resource: str, tenant: str

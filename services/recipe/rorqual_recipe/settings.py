@@ -75,6 +75,14 @@ class RecipeSettings(BaseSettings):
         30 * 86400.0, gt=0, description="how long encrypted reasoning can be sent back"
     )
 
+    max_images: int = Field(
+        600, ge=0, description="images of one request, counted once for each of its choices"
+    )
+    max_images_at_once: int = Field(16, ge=1, description="images of a request asked for at once")
+    image_timeout_s: float = Field(
+        30.0, gt=0, description="longest wait for one image to be fetched and read"
+    )
+
     drop_server_tools: bool = Field(
         False, description="Messages: leave web search and its history out instead of refusing it"
     )

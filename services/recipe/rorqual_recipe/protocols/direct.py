@@ -7,6 +7,7 @@ from typing import Any, Protocol, TypeVar, runtime_checkable
 from rorqual_runtime.errors import ServingError
 
 from rorqual_recipe.conversation import ParsedRequest
+from rorqual_recipe.images import PrepareImages
 from rorqual_recipe.model import ServedModel
 from rorqual_recipe.problems import Problem
 from rorqual_recipe.protocols.base import EventWriter, ParseLimits, RenderedError
@@ -27,12 +28,16 @@ class Compute(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class DirectServices:
-    """What a protocol may use besides the request. response_store: None when there is none."""
+    """What a protocol may use besides the request. response_store: None when there is none.
+
+    prepare_images: asks vision; None = images count as one token each.
+    """
 
     model: ServedModel
     limits: ParseLimits
     compute: Compute
     response_store: Any = None
+    prepare_images: PrepareImages | None = None
 
 
 @runtime_checkable

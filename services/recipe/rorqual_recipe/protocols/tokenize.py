@@ -3,12 +3,14 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
 from pydantic import BaseModel
 from pydantic_core import to_json
 from rorqual_runtime.errors import ServingError
 
 from rorqual_recipe.documents import reading_weight
-from rorqual_recipe.encodings.base import Segment
+from rorqual_recipe.encodings.base import RenderedPrompt
+from rorqual_recipe.images import expand, image_token_of
 from rorqual_recipe.model import ServedModel
 from rorqual_recipe.problems import Problem, RequestRefused, model_not_found
 from rorqual_recipe.protocols.base import ParseLimits, RenderedError
@@ -20,7 +22,7 @@ from rorqual_recipe.protocols.direct import DirectServices
 from rorqual_recipe.protocols.notes import Notes
 from rorqual_recipe.protocols.openai_refusals import render_refusal, render_serving_error
 from rorqual_recipe.protocols.paths import read_json_object, validate
-from rorqual_recipe.tokens.segments import encode_segments
+from rorqual_recipe.tokens.segments import segments_to_bytes
 
 _OF_TOKENIZE = ("prompt", "add_special_tokens", "return_token_strs")
 
@@ -46,21 +48,7 @@ class DetokenizeRequest(BaseModel):
 
 
 class _TokenProtocol:
-    """DirectProtocol with OpenAI's errors; `work` is done on a thread when it is long."""
-
-    async def answer(
-        self, body: bytes, resource: str, tenant: str, services: DirectServices
-    ) -> tuple[int, bytes]:
-        """See DirectProtocol.answer."""
-
-        def work() -> bytes:
-            return to_json(self.work(read_json_object(body), services))
-
-        return 200, await services.compute(work, reading_weight(body))
-
-    def work(self, value: dict[str, Any], services: DirectServices) -> dict[str, Any]:
-        """The answer to a body. Raises: RequestRefused."""
-        raise NotImplementedError
+    """DirectProtocol with OpenAI's errors."""
 
     def render_refusal(self, problems: Sequence[Problem]) -> RenderedError:
         """See DirectProtocol.render_refusal."""
@@ -74,23 +62,34 @@ class _TokenProtocol:
 class Tokenize(_TokenProtocol):
     """`/tokenize`: a prompt's ids, or those of the prompt that messages become."""
 
-    def work(self, value: dict[str, Any], services: DirectServices) -> dict[str, Any]:
-        """See _TokenProtocol.work."""
-        model = services.model
-        wants_spellings = value.get("return_token_strs")
-        if wants_spellings not in (None, True, False):
-            raise RequestRefused([Problem("return_token_strs", "must be true or false")])
-        segments = self._segments(value, services)
-        ids = encode_segments(segments, model.encoder).tolist()
-        spelling_of: Callable[[int], bytes] = model.vocabulary.spelling_of
-        return {
-            "count": len(ids),
-            "max_model_len": model.max_context_tokens,
-            "tokens": ids,
-            "token_strs": [shown_token(spelling_of(i)) for i in ids] if wants_spellings else None,
-        }
+    async def answer(
+        self, body: bytes, resource: str, tenant: str, services: DirectServices
+    ) -> tuple[int, bytes]:
+        """See DirectProtocol.answer. The ids are found on a thread when the body is long."""
 
-    def _segments(self, value: dict[str, Any], services: DirectServices) -> Sequence[Segment]:
+        def work() -> tuple[bool, RenderedPrompt, bytes]:
+            value = read_json_object(body)
+            wants_spellings = value.get("return_token_strs")
+            if wants_spellings not in (None, True, False):
+                raise RequestRefused([Problem("return_token_strs", "must be true or false")])
+            rendered = self._rendered(value, services)
+            return (
+                bool(wants_spellings),
+                rendered,
+                segments_to_bytes(rendered.segments, services.model.encoder),
+            )
+
+        wants_spellings, rendered, prompt = await services.compute(work, reading_weight(body))
+        if rendered.images and services.prepare_images is not None:
+            images = await services.prepare_images(rendered.images)
+            prompt, _ = expand(prompt, image_token_of(rendered), rendered.images, images)
+
+        def write() -> bytes:
+            return to_json(_described(prompt, services.model, wants_spellings))
+
+        return 200, await services.compute(write, len(prompt))
+
+    def _rendered(self, value: dict[str, Any], services: DirectServices) -> RenderedPrompt:
         model = services.model
         if value.get("messages") is not None:
             return _prompt_of_messages(value, model, services.limits)
@@ -99,12 +98,23 @@ class Tokenize(_TokenProtocol):
             raise RequestRefused(problems)
         _check_model(request.model, model)
         adds = request.add_special_tokens is not False
-        return model.raw_text.segments(request.prompt, add_special_tokens=adds)
+        return RenderedPrompt(model.raw_text.segments(request.prompt, add_special_tokens=adds))
+
+
+def _described(prompt: bytes, model: ServedModel, wants_spellings: bool) -> dict[str, Any]:
+    ids = np.frombuffer(prompt, dtype="<i4").tolist()
+    spelling_of: Callable[[int], bytes] = model.vocabulary.spelling_of
+    return {
+        "count": len(ids),
+        "max_model_len": model.max_context_tokens,
+        "tokens": ids,
+        "token_strs": [shown_token(spelling_of(i)) for i in ids] if wants_spellings else None,
+    }
 
 
 def _prompt_of_messages(
     value: dict[str, Any], model: ServedModel, limits: ParseLimits
-) -> Sequence[Segment]:
+) -> RenderedPrompt:
     if value.get("prompt") is not None:
         raise RequestRefused([Problem("prompt", "must not be given beside messages")])
     body = {name: field for name, field in value.items() if name not in _OF_TOKENIZE}
@@ -112,14 +122,23 @@ def _prompt_of_messages(
         body["model"] = model.model_id
     parsed = parse_chat_value(body, limits)
     _check_model(parsed.model, model)
-    return model.encoding.render(parsed.conversation).segments
+    return model.encoding.render(parsed.conversation)
 
 
 class Detokenize(_TokenProtocol):
     """`/detokenize`: the text of token ids, special ones as they are spelled."""
 
-    def work(self, value: dict[str, Any], services: DirectServices) -> dict[str, Any]:
-        """See _TokenProtocol.work."""
+    async def answer(
+        self, body: bytes, resource: str, tenant: str, services: DirectServices
+    ) -> tuple[int, bytes]:
+        """See DirectProtocol.answer."""
+
+        def work() -> bytes:
+            return to_json(self._text(read_json_object(body), services))
+
+        return 200, await services.compute(work, reading_weight(body))
+
+    def _text(self, value: dict[str, Any], services: DirectServices) -> dict[str, Any]:
         request, problems = validate(DetokenizeRequest, value)
         if request is None:
             raise RequestRefused(problems)

@@ -10,8 +10,9 @@ from rorqual_runtime.anthropic_errors import (
 )
 from rorqual_runtime.errors import ServingError, http_status
 
-from rorqual_recipe.conversation import ParsedRequest
+from rorqual_recipe.conversation import ImagePart, ParsedRequest
 from rorqual_recipe.documents import reading_weight
+from rorqual_recipe.images import num_extra_tokens
 from rorqual_recipe.problems import MAX_TEXT_CHARS, Problem, RequestRefused, clip, model_not_found
 from rorqual_recipe.protocols.base import AnswerFacts, EventWriter, ParseLimits, RenderedError
 from rorqual_recipe.protocols.direct import DirectServices
@@ -21,6 +22,7 @@ from rorqual_recipe.protocols.messages.request import (
     parse_messages_request,
 )
 from rorqual_recipe.protocols.messages.stream import MessageStream
+from rorqual_recipe.tokens.segments import encode_segments
 
 MAX_PROBLEMS = 20
 
@@ -69,11 +71,14 @@ class CountTokens(_AnthropicErrors):
     ) -> tuple[int, bytes]:
         """See DirectProtocol.answer."""
 
-        def work() -> int:
+        def work() -> tuple[int, Sequence[ImagePart]]:
             parsed = parse_count_tokens_request(body, services.limits)
             if parsed.model != services.model.model_id:
                 raise RequestRefused([model_not_found(parsed.model, [services.model.model_id])])
-            return len(services.model.encode(parsed.conversation))
+            rendered = services.model.encoding.render(parsed.conversation)
+            ids = encode_segments(rendered.segments, services.model.encoder)
+            return len(ids), rendered.images
 
-        num_tokens = await services.compute(work, reading_weight(body))
+        num_tokens, images = await services.compute(work, reading_weight(body))
+        num_tokens += await num_extra_tokens(images, services.prepare_images)
         return 200, json.dumps({"input_tokens": num_tokens}).encode()
