@@ -4,8 +4,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from rorqual_policy import InstanceReport, PlacementDecision, PlacementRequest
-from rorqual_proto.v1.generation_pb2 import Generation
+from rorqual_policy import ImageSpan, InstanceReport, PlacementDecision, PlacementRequest
+from rorqual_proto.v1.generation_pb2 import Generation, PromptImage
 from rorqual_proto.v1.grammar_pb2 import CompileReply, CompileRequest
 from rorqual_proto.v1.kvmeta_pb2 import MatchReply, MatchRequest, ReleaseLeaseRequest
 from rorqual_proto.v1.load_pb2 import LoadReport
@@ -20,7 +20,8 @@ from rorqual_proto.v1.router_pb2 import (
     Submitted,
 )
 from rorqual_proto.v1.tensor_pb2 import Payload, TensorTicket
-from rorqual_runtime.errors import InvalidRequest
+from rorqual_proto.v1.vision_pb2 import VisionEncodeReply, VisionEncodeRequest
+from rorqual_runtime.errors import Internal, InvalidRequest
 
 __all__ = [
     "CancelRequest",
@@ -36,11 +37,13 @@ __all__ = [
     "PlaceRequest",
     "PrefillJob",
     "PrefixMatch",
+    "PromptImage",
     "ReleaseLeaseRequest",
     "Submission",
     "SubmitReply",
     "SubmitRequest",
     "TensorTicket",
+    "VisionEncodeReply",
 ]
 
 
@@ -56,6 +59,13 @@ class Submission:
     deadline_unix_s: float
     """Infinity when the request named none."""
     has_constraint: bool
+    images: tuple[PromptImage, ...] = ()
+    """Of the common prompt, in order of their places."""
+
+    @property
+    def image_spans(self) -> list[ImageSpan]:
+        """The images as block keys have them."""
+        return [ImageSpan(i.first_token, i.num_tokens, i.digest) for i in self.images]
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +83,8 @@ class JobParts:
 
     match: PrefixMatch
     submitted_unix_s: float
+    image_embeddings: tuple[TensorTicket, ...] = ()
+    """One an image; an empty ticket where the match covers it."""
 
 
 def submission_from_wire(request: SubmitRequest) -> Submission:
@@ -94,7 +106,21 @@ def submission_from_wire(request: SubmitRequest) -> Submission:
         cache_namespace=first.cache_namespace,
         deadline_unix_s=min(deadlines, default=math.inf),
         has_constraint=any(generation.HasField("constraint") for generation in generations),
+        images=_checked_images(first),
     )
+
+
+def _checked_images(generation: Generation) -> tuple[PromptImage, ...]:
+    """Raises: InvalidRequest when images overlap or reach past the prompt."""
+    at = 0
+    for index, image in enumerate(generation.images):
+        path = f"generations[0].images[{index}]"
+        if image.first_token < at or not image.num_tokens or not image.digest:
+            raise InvalidRequest("needs its own place, tokens and a digest", path)
+        at = image.first_token + image.num_tokens
+        if at > generation.num_prompt_tokens:
+            raise InvalidRequest("reaches past the prompt", path)
+    return tuple(generation.images)
 
 
 def _check_generation(generation: Generation, first: Generation, path: str) -> None:
@@ -106,6 +132,8 @@ def _check_generation(generation: Generation, first: Generation, path: str) -> N
         raise InvalidRequest("choices need one common prompt", f"{path}.num_prompt_tokens")
     if generation.cache_namespace != first.cache_namespace:
         raise InvalidRequest("choices need one cache namespace", f"{path}.cache_namespace")
+    if len(generation.images) != len(first.images):
+        raise InvalidRequest("choices need common images", f"{path}.images")
     if generation.prompt.WhichOneof("body") is None:
         raise InvalidRequest("the prompt is missing", f"{path}.prompt")
     if generation.sampling.max_new_tokens < 1:
@@ -141,7 +169,22 @@ def job_to_wire(
         kv_lease_id=parts.match.lease_id,
         compiled_grammar=compiled_grammar,
         submitted_unix_s=parts.submitted_unix_s,
+        image_embeddings=parts.image_embeddings,
     )
+
+
+def encode_request_to_wire(request_id: str, model: str, image: PromptImage) -> VisionEncodeRequest:
+    return VisionEncodeRequest(
+        request_id=request_id, model=model, image_digest=image.digest, pixels=image.pixels
+    )
+
+
+def embeddings_from_wire(reply: VisionEncodeReply, image: PromptImage) -> TensorTicket:
+    """Raises: Internal when the answer is about something else."""
+    encoded = reply.encoded
+    if encoded.image_digest != image.digest or encoded.num_tokens != image.num_tokens:
+        raise Internal("vision answered with another image")
+    return encoded.embeddings
 
 
 def submitted_to_wire(bucket: str, num_cached_tokens: int) -> SubmitReply:
@@ -183,6 +226,8 @@ def report_from_wire(report: LoadReport) -> InstanceReport:
         kv_tokens=report.decode.kv_tokens,
         queued_tokens=report.prefill.queued_tokens,
         tokens_per_s=report.prefill.tokens_per_s,
+        queued_patches=report.vision.queued_patches,
+        step_patches=report.vision.step_patches,
         model_fingerprint=report.model_fingerprint,
         max_context_tokens=report.max_context_tokens,
     )

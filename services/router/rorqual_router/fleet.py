@@ -1,7 +1,7 @@
 """The live view of the fleet: load reports in, placements on top, waiting for who is missing."""
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from rorqual_policy import (
@@ -13,6 +13,7 @@ from rorqual_policy import (
     PlacementDecision,
     PlacementParams,
     PlacementRequest,
+    VisionInstance,
     choose_decode,
     decode_snapshot,
     drop_silent,
@@ -82,6 +83,21 @@ class Fleet:
     def largest_decode_pages(self) -> int:
         """Pages of the largest live decode instance; 0 without any."""
         return max((report.num_total_pages for report in self._reports("decode")), default=0)
+
+    def vision_instances(self, sent_work: Mapping[str, int]) -> list[VisionInstance]:
+        """Live vision instances as `choose_vision` wants them.
+
+        sent_work: what was asked of them here and not answered. Reports lag behind that, and show
+        what others asked for.
+        """
+        return [
+            VisionInstance(
+                report.instance_id,
+                queued_work=max(report.queued_patches, sent_work.get(report.instance_id, 0)),
+                step_work=report.step_patches,
+            )
+            for report in self._reports("vision")
+        ]
 
     def place(self, request: PlacementRequest) -> PlacementDecision:
         """Choose a decode instance and count the request there from now on."""

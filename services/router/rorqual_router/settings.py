@@ -31,6 +31,11 @@ class RouterSettings(BaseSettings):
     compile_absent_s: float = Field(
         3.0, ge=0, description="longest wait for a grammar instance to appear"
     )
+    vision_timeout_s: float = Field(30.0, gt=0, description="longest wait for one image")
+    vision_absent_s: float = Field(
+        3.0, ge=0, description="longest wait for a vision instance to appear"
+    )
+    max_images_at_once: int = Field(32, ge=1, description="images of a request encoded at once")
     publish_timeout_s: float = Field(5.0, gt=0, description="longest wait for the work queue")
     depth_interval_s: float = Field(
         0.25, gt=0, description="time between readings of the queue's depth"

@@ -1,12 +1,15 @@
 """From a submitted request to jobs on the prefill queue."""
 
 import asyncio
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from opentelemetry import trace
 from rorqual_policy import (
     BLOCK_TOKENS,
     Bucket,
+    ImageSpan,
     QueueState,
     block_keys,
     choose_bucket,
@@ -46,6 +49,7 @@ from rorqual_router.convert import (
     match_request_to_wire,
 )
 from rorqual_router.fleet import Fleet
+from rorqual_router.images import ImageEncoder
 from rorqual_router.queue_gauge import Admitted, QueueGauge
 from rorqual_router.settings import RouterSettings
 
@@ -93,6 +97,7 @@ class Submitter:
         self._cancelled = cancelled
         self._clock = clock
         self._settings = settings
+        self._images = ImageEncoder(bus, fleet, settings)
         self._manifest_fingerprint = settings.manifest_fingerprint()
         self.counters = Counters()
 
@@ -114,10 +119,10 @@ class Submitter:
         self, submission: Submission, admitted: Admitted, submitted_unix_s: float
     ) -> Queued:
         keys, fingerprint = await self._hash_prompt(submission)
-        grammars, match = await self._prepare(submission, keys, fingerprint)
+        grammars, match, embeddings = await self._prepare(submission, keys, fingerprint)
         missed_tokens = max(1, submission.num_prompt_tokens - match.num_blocks * BLOCK_TOKENS)
         self._count(submission, missed_tokens)
-        parts = JobParts(match, submitted_unix_s)
+        parts = JobParts(match, submitted_unix_s, embeddings)
         bucket = choose_bucket(submission.num_prompt_tokens)
         try:
             self._check_alive(submission)
@@ -175,26 +180,47 @@ class Submitter:
         num_tokens = submission.num_prompt_tokens
         prompt = await get_token_ids(self._tensors, submission.prompt, num_tokens)
         fingerprint = self._fleet.model_fingerprint() or self._manifest_fingerprint
-        if num_tokens <= INLINE_HASH_TOKENS:
-            keys = _hash(prompt, fingerprint, submission.cache_namespace)
-        else:
-            keys = await asyncio.to_thread(_hash, prompt, fingerprint, submission.cache_namespace)
+        work = partial(
+            _hash, prompt, fingerprint, submission.cache_namespace, submission.image_spans
+        )
+        keys = work() if num_tokens <= INLINE_HASH_TOKENS else await asyncio.to_thread(work)
         return keys, fingerprint
 
     async def _prepare(
         self, submission: Submission, keys: list[bytes], fingerprint: str
-    ) -> tuple[list[TensorTicket | None], PrefixMatch]:
-        """Grammars and prefix match, at the same time; a grammar that fails ends the request.
+    ) -> tuple[list[TensorTicket | None], PrefixMatch, tuple[TensorTicket, ...]]:
+        """Grammars, prefix match and embeddings of images that it does not cover, side by side.
 
-        Whatever ends it, the lease of the match is given back.
+        A grammar or an image that fails ends the request. Whatever ends it, the lease of the match
+        is given back.
         """
         matching = asyncio.create_task(self._match(submission.request_id, keys, fingerprint))
+        seeing = asyncio.create_task(self._see(submission, matching))
         try:
             grammars = await self._compile_all(submission)
-            return grammars, await asyncio.shield(matching)
+            return grammars, await asyncio.shield(matching), await seeing
         except BaseException:
+            seeing.cancel()
+            await asyncio.gather(seeing, return_exceptions=True)
             await self._release(await uninterrupted(matching))
             raise
+
+    async def _see(
+        self, submission: Submission, matching: asyncio.Task[PrefixMatch]
+    ) -> tuple[TensorTicket, ...]:
+        """Embeddings of the images that may have to be computed.
+
+        The last block of a match counts as missing: its rows are run again where windows are gone.
+        """
+        if not submission.images:
+            return ()
+        match = await asyncio.shield(matching)
+        return await self._images.encode_all(
+            submission.request_id,
+            submission.generations[0].model,
+            submission.images,
+            covered_tokens=(match.num_blocks - 1) * BLOCK_TOKENS,
+        )
 
     async def _compile_all(self, submission: Submission) -> list[TensorTicket | None]:
         """One grammar a choice. Raises: what the first one that failed failed with."""
@@ -281,11 +307,14 @@ class Submitter:
             log.debug("not said", extra={"subject": subject, "reason": error.message})
 
 
-def _hash(prompt: TokenIds, fingerprint: str, namespace: str) -> list[bytes]:
+def _hash(
+    prompt: TokenIds, fingerprint: str, namespace: str, images: Sequence[ImageSpan]
+) -> list[bytes]:
     return block_keys(
         prompt,  # type: ignore[arg-type]
         fingerprint=fingerprint,
         namespace=namespace,
+        images=images,
     )
 
 
@@ -297,6 +326,7 @@ def _describe(submission: Submission, bucket: Bucket, match: PrefixMatch) -> Non
             "rorqual.bucket": bucket.value,
             "rorqual.num_jobs": len(submission.generations),
             "rorqual.num_prompt_tokens": submission.num_prompt_tokens,
+            "rorqual.num_images": len(submission.images),
             "rorqual.num_matched_blocks": match.num_blocks,
             "rorqual.miss_reason": match.miss_reason,
         }
