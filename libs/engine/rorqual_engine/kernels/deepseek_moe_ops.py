@@ -72,14 +72,16 @@ def run_experts(
 ) -> torch.Tensor:
     """bf16 [T, D]: what the chosen experts and the shared one make of x bf16 [T, D].
 
-    experts: int32 [T, k]; chosen: fp32 [T, k + 1].
+    experts: int32 [T, k]; chosen: fp32 [T, k + 1], or [T, k] without the shared one.
     """
     num_rows, hidden = x.shape
     slots = chosen.shape[1]
+    num_shared = slots - experts.shape[1]
     _, run, combine, group = _compiled()
     order = np.empty(num_rows * slots, dtype=np.int32)
     items = np.empty((num_rows * slots, 3), dtype=np.int32)
-    num_items = group(experts.numpy(), len(weights.down) - 1, 1, order, items)
+    num_routed = len(weights.down) - num_shared
+    num_items = group(experts.numpy(), num_routed, num_shared, order, items)
     parts = torch.empty((num_rows, slots, hidden), dtype=torch.float32)
     args = np.zeros(k.NUM_EXPERT_SLOTS, dtype=np.int64)
     args[k.NUM_ITEMS :] = (

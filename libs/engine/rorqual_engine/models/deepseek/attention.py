@@ -8,6 +8,12 @@ from __future__ import annotations
 
 import torch
 
+from rorqual_engine.kernels.deepseek_attention_ops import (
+    PagedRows,
+    attend,
+    prepare,
+    supports_attention,
+)
 from rorqual_engine.kv import PAGE_TOKENS
 from rorqual_engine.models.deepseek.checkpoint import DeepseekWeights
 from rorqual_engine.models.deepseek.compress import Compressor
@@ -43,6 +49,11 @@ class Attention:
         self._out_a = _groups(weights, f"{prefix}.wo_a.weight", config)
         self._out_b = weights.linear(f"{prefix}.wo_b.weight")
         self._sinks = weights.vector(f"{prefix}.attn_sink", (config.num_heads,))
+        self._is_compiled = (
+            supports_attention(dim, config.q_rank, config.num_heads)
+            and weights.device.type == "cpu"
+            and weights.dtype == torch.bfloat16
+        )
         self.compress = (
             Compressor(weights, prefix, plan, config, rope) if plan.owns_entries else None
         )
@@ -58,6 +69,8 @@ class Attention:
         selections: by index source, of the same rows; this layer's own is added.
         """
         config = self._config
+        if self._is_compiled:
+            return self._run_compiled(x, rows, views, selections)
         q_latent, kv = torch.split(self._first(x), [config.q_rank, config.head_dim], dim=-1)
         q_latent = rms_norm(q_latent, self._q_norm, config.eps)
         query = self._wq_b(q_latent).view(len(x), config.num_heads, config.head_dim)
@@ -70,6 +83,37 @@ class Attention:
         output = rotate(output, cos, sin, back=True).flatten(1)
         parts = output.chunk(config.out_groups, dim=-1)
         grouped = [linear(part) for linear, part in zip(self._out_a, parts, strict=True)]
+        return self._out_b(torch.cat(grouped, dim=-1))
+
+    def _run_compiled(
+        self, x: torch.Tensor, rows: Rows, views: KvViews, selections: dict[int, Selection]
+    ) -> torch.Tensor:
+        config, plan, tables = self._config, self.plan, rows.tables
+        turn = self._rope.turn(int(tables.ends.max()))
+        norms = self._q_norm, self._kv_norm
+        q_latent, kv = prepare(self._first(x), tables, turn, *norms, config.eps)
+        selection = None
+        if plan.index_source is not None:
+            selection = self._select(x, q_latent, rows, views, selections)
+            assert selection is not None
+            selection = selection.to(torch.int32)
+        entries = None
+        if plan.kv_source is not None:
+            entries = PagedRows(views.entries[plan.kv_source], plan.ratio)
+        output = attend(
+            self._wq_b(q_latent),
+            kv,
+            tables,
+            turn,
+            PagedRows(views.window[plan.index]),
+            entries,
+            selection,
+            self._sinks,
+            window=config.window,
+            groups=config.out_groups,
+            q_norm_eps=config.eps if config.q_head_norm else None,
+        )
+        grouped = [linear(part) for linear, part in zip(self._out_a, output, strict=True)]
         return self._out_b(torch.cat(grouped, dim=-1))
 
     def _select(

@@ -10,6 +10,16 @@ from dataclasses import dataclass
 
 import torch
 
+from rorqual_engine.kernels.deepseek_attention_ops import PagedRows
+from rorqual_engine.kernels.deepseek_compress_ops import (
+    EntryTables,
+    PoolWeights,
+    RawRing,
+    pool,
+    supports_compression,
+    write_entries,
+)
+from rorqual_engine.kernels.deepseek_stream_ops import norm_rows
 from rorqual_engine.kv import PAGE_TOKENS
 from rorqual_engine.models.deepseek.checkpoint import DeepseekWeights
 from rorqual_engine.models.deepseek.config import DeepseekConfig
@@ -95,6 +105,15 @@ class Compressor:
             for source, dim in zip(sources, self._dims, strict=False)
         ]
         self._norms = [weights.vector(f"{source}.norm.weight") for source in sources]
+        self._pool_weights = [
+            PoolWeights(plan.ratio, p.overlaps, p.dim, p.bias, norm, config.eps)
+            for p, norm in zip(self._poolings, self._norms, strict=True)
+        ]
+        self._is_compiled = (
+            supports_compression(config.head_dim, config.index.head_dim)
+            and weights.device.type == "cpu"
+            and weights.dtype == torch.bfloat16
+        )
         self._wk = None
         if plan.kind == "latent":
             self._wk = weights.linear(f"{prefix}.indexer.wk.weight")
@@ -103,6 +122,9 @@ class Compressor:
     def __call__(self, x: torch.Tensor, rows: Rows, views: KvViews) -> None:
         """Writes the entries and keys that the rows complete. x: [T, D], after the norm."""
         projected = self._project(x)
+        if self._is_compiled:
+            self._run_compiled(projected, rows, views)
+            return
         if self._plan.ratio == 1:
             self._write_unpooled(projected, rows, views)
             return
@@ -110,6 +132,52 @@ class Compressor:
         for chunk in rows.chunks:
             parts = [raw[chunk.rows] for raw in raws]
             self._compress(parts, rows.positions[chunk.rows], chunk, views, x.dtype)
+
+    def _run_compiled(self, projected: torch.Tensor, rows: Rows, views: KvViews) -> None:
+        plan, entries = self._plan, rows.entries(self._plan.ratio)
+        if plan.ratio == 1:
+            taken = projected
+            if len(entries.numbers) < len(projected):
+                taken = projected[torch.from_numpy(entries.last_rows)]
+            latents = [norm_rows(taken, self._norms[0], self._eps)]
+        else:
+            rings = [
+                ring[plan.index] for ring in (views.raw, views.index_raw) if plan.index in ring
+            ]
+            raws = torch.split(projected, [2 * p.width for p in self._poolings], dim=-1)
+            latents = [
+                pool(raw, entries, rows.tables, RawRing(ring), weights)
+                for raw, ring, weights in zip(raws, rings, self._pool_weights, strict=True)
+            ]
+        if len(entries.numbers):
+            keys = latents[-1] if self._wk is None else self._wk(latents[0])
+            self._store_compiled(latents[0], keys, entries, rows, views)
+
+    def _store_compiled(
+        self, latent: torch.Tensor, keys: torch.Tensor, entries: EntryTables, rows: Rows,
+        views: KvViews,
+    ) -> None:  # fmt: skip
+        plan, tables = self._plan, rows.tables
+        if self._is_quantized:
+            if self._wk is not None:
+                keys = rms_norm(keys, self._k_norm, self._eps)
+            per_page = PAGE_TOKENS // plan.ratio
+            places = tables.page_starts[entries.chunk] + entries.numbers // per_page
+            pages = torch.from_numpy(tables.pages[places]).long()
+            self._store(latent, keys, torch.from_numpy(entries.numbers), pages, views)
+            return
+        key_view = views.keys.get(plan.index)
+        write_entries(
+            latent,
+            None if key_view is None else keys,
+            None if self._wk is None else self._k_norm,
+            self._eps,
+            entries,
+            tables,
+            self._rope.turn(int(tables.ends.max())),
+            PagedRows(views.entries[plan.index], plan.ratio),
+            None if key_view is None else PagedRows(key_view, plan.ratio),
+        )
 
     def _write_unpooled(self, projected: torch.Tensor, rows: Rows, views: KvViews) -> None:
         for chunk in rows.chunks:
@@ -139,7 +207,7 @@ class Compressor:
         self, latent: torch.Tensor, numbers: torch.Tensor, chunk: ChunkRows, views: KvViews,
         keys: torch.Tensor | None,
     ) -> None:  # fmt: skip
-        """Rotates entries and keys and writes those that are not stored yet."""
+        """Writes what is not stored yet."""
         plan = self._plan
         is_new = (numbers + 1) * plan.ratio > chunk.num_stored
         latent, numbers = latent[is_new], numbers[is_new]
@@ -148,9 +216,16 @@ class Compressor:
         keys = None if keys is None else keys[is_new]
         if self._wk is not None:
             keys = rms_norm(self._wk(latent), self._k_norm, self._eps)
+        self._store(latent, keys, numbers, chunk.pages[numbers * plan.ratio // PAGE_TOKENS], views)
+
+    def _store(
+        self, latent: torch.Tensor, keys: torch.Tensor | None, numbers: torch.Tensor,
+        pages: torch.Tensor, views: KvViews,
+    ) -> None:  # fmt: skip
+        """Rotates entries and keys and writes them, each to its page."""
+        plan = self._plan
         cos, sin = self._rope.at(numbers * plan.ratio)
-        per_page = PAGE_TOKENS // plan.ratio
-        place = chunk.pages[numbers // per_page], numbers % per_page
+        place = pages, numbers % (PAGE_TOKENS // plan.ratio)
         entries = rotate(latent, cos, sin)
         views.entries[plan.index][place] = round_entries(entries) if self._is_quantized else entries
         if keys is not None:

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 
 import torch
 
+from rorqual_engine.kernels.deepseek_attention_ops import PagedRows
+from rorqual_engine.kernels.deepseek_select_ops import Choice, select, supports_select
 from rorqual_engine.kv import PAGE_TOKENS
 from rorqual_engine.models.deepseek.checkpoint import DeepseekWeights
 from rorqual_engine.models.deepseek.config import DeepseekConfig, IndexConfig
@@ -21,9 +23,9 @@ class Selection:
     """Entries of every row; what later layers of the pass go on with."""
 
     entries: torch.Tensor
-    """int64 [T, k], ascending; -1 at the end = fewer"""
+    """int32 or int64 [T, k], ascending; -1 at the end = fewer"""
     blocks: torch.Tensor | None = None
-    """int64 [T, b], candidate blocks of a candidate source; -1 = fewer"""
+    """int32 or int64 [T, b], candidate blocks of a candidate source; -1 = fewer"""
 
 
 def every_visible(rows: Rows, ratio: int) -> Selection:
@@ -45,6 +47,11 @@ class Indexer:
         self._is_quantized = config.kv_quantized
         self._wq_b = weights.linear(f"{prefix}.wq_b.weight")
         self._weights = weights.linear(f"{prefix}.weights_proj.weight")
+        self._is_compiled = (
+            supports_select(config.index.head_dim, plan.ratio)
+            and weights.device.type == "cpu"
+            and weights.dtype == torch.bfloat16
+        )
 
     def __call__(
         self, x: torch.Tensor, q_latent: torch.Tensor, rows: Rows, views: KvViews,
@@ -52,13 +59,14 @@ class Indexer:
     ) -> Selection:  # fmt: skip
         """x: [T, D]; q_latent: [T, q_rank]; candidates: blocks of the candidate source."""
         shape = (len(x), self._config.num_heads, self._config.head_dim)
-        queries = rotate(self._wq_b(q_latent).view(shape), *self._rope.at(rows.positions))
-        if self._is_quantized:
-            queries = round_index(queries)
+        queries = self._wq_b(q_latent).view(shape)
         weights = self._weights(x).float() * self._config.num_heads**-0.5
         assert self._plan.kv_source is not None
         keys = views.keys[self._plan.kv_source]
         makes_blocks = self._plan.candidate_source == self._plan.index
+        if self._is_compiled:
+            return self._run_compiled(queries, weights, rows, keys, candidates)
+        queries = self._turned(queries, rows)
         parts = []
         for chunk in rows.chunks:
             scores = self._scores(
@@ -69,6 +77,25 @@ class Indexer:
                 scores = within_blocks(scores, candidates[chunk.rows], self._config.block_entries)
             parts.append(Selection(best_entries(scores, self._config.top_k), blocks))
         return _joined(parts)
+
+    def _turned(self, queries: torch.Tensor, rows: Rows) -> torch.Tensor:
+        turned = rotate(queries, *self._rope.at(rows.positions))
+        return round_index(turned) if self._is_quantized else turned
+
+    def _run_compiled(
+        self, queries: torch.Tensor, weights: torch.Tensor, rows: Rows, keys: torch.Tensor,
+        candidates: torch.Tensor | None,
+    ) -> Selection:  # fmt: skip
+        turn = None if self._is_quantized else self._rope.turn(int(rows.tables.ends.max()))
+        if turn is None:
+            queries = self._turned(queries, rows)
+        makes_blocks = self._plan.candidate_source == self._plan.index
+        config = self._config
+        choice = Choice(
+            config.top_k, config.num_blocks if makes_blocks else 0, config.block_entries
+        )
+        pages = PagedRows(keys, self._plan.ratio)
+        return Selection(*select(queries, weights, pages, rows.tables, turn, choice, candidates))
 
     def _scores(
         self, queries: torch.Tensor, weights: torch.Tensor, positions: torch.Tensor,

@@ -6,6 +6,7 @@ import math
 
 import torch
 
+from rorqual_engine.kernels.deepseek_attention_ops import Turn
 from rorqual_engine.models.deepseek.config import RopeConfig, Yarn
 
 _BLOCK = 4096
@@ -55,6 +56,10 @@ class RopeTable:
             sin = torch.cat([part.sin() for part in parts]).to(self._device)
             self._cos, self._sin = torch.cat([self._cos, cos]), torch.cat([self._sin, sin])
         return self._cos, self._sin
+
+    def turn(self, num_positions: int) -> Turn:
+        """The table as compiled kernels take it, for at least so many positions."""
+        return Turn(*self.up_to(num_positions))
 
     def at(self, positions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """(cos, sin) of some positions, [n, pairs]."""

@@ -17,9 +17,10 @@ from rorqual_engine.models.deepseek.layout import (
 
 
 class KvViews:
-    """By layer. Pages: entries, keys [pages, 128 / r, dim]. Slots: window [slots, ring, dim];
-    raw, index_raw fp32 [slots, ring, width]; ids int64 [slots, ring]; streams [slots, W, n, D] and
-    weights fp32 [slots, W, n] where rows wait for the late layers."""
+    """By layer. Pages: entries, keys [pages, 128 / r, dim], where keys lie [dim, 128 / r].
+    Slots: window [slots, ring, dim]; raw, index_raw fp32 [slots, ring, width]; ids int64 [slots,
+    ring]; streams [slots, W, n, D] and weights fp32 [slots, W, n], rows that wait for the late
+    layers."""
 
     def __init__(self, cache: PagedKvCache, config: DeepseekConfig, dtype: torch.dtype) -> None:
         self.window: dict[int, torch.Tensor] = {}
@@ -28,7 +29,10 @@ class KvViews:
         self.entries: dict[int, torch.Tensor] = {}
         self.keys: dict[int, torch.Tensor] = {}
         for section in page_sections(config, plain_format(config, dtype)):
-            getattr(self, section.name)[section.layer] = _typed(cache.pages, section, dtype)
+            view = _typed(cache.pages, section, dtype)
+            if section.name == "keys":  # they lie transposed, for products over many at once
+                view = view.view(len(view), -1, section.num_rows).transpose(1, 2)
+            getattr(self, section.name)[section.layer] = view
         for section in slot_sections(config, dtype):
             view = _typed(cache.windows, section, _dtype_of(section, dtype))
             if section.layer >= 0:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
@@ -13,6 +13,7 @@ import torch
 from rorqual_engine.batch import Batch, SequenceChunk
 from rorqual_engine.errors import BadChunk
 from rorqual_engine.kernels.deepseek_attention_ops import RowTables
+from rorqual_engine.kernels.deepseek_compress_ops import EntryTables, completed_entries
 
 
 @dataclass(frozen=True)
@@ -57,6 +58,7 @@ class Rows:
     chunks: tuple[ChunkRows, ...]
     grams: torch.Tensor | None = None
     """int64 [T, n] classes of each row's token and those before it; for models with Engram"""
+    _entries: dict[int, EntryTables] = field(default_factory=dict, repr=False)
 
     @cached_property
     def tables(self) -> RowTables:
@@ -80,6 +82,12 @@ class Rows:
             pages=np.concatenate(pages),
             page_starts=starts.astype(np.int32),
         )
+
+    def entries(self, ratio: int) -> EntryTables:
+        """The entries that these rows complete, for compiled kernels."""
+        if ratio not in self._entries:
+            self._entries[ratio] = completed_entries(self.tables, ratio)
+        return self._entries[ratio]
 
 
 def rows_of(
