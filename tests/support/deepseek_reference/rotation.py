@@ -39,7 +39,7 @@ def rotate(
 ) -> torch.Tensor:
     """Turns pairs (2i, 2i+1) of the last `dim` dims of x [rows, ..., d] by their row's position."""
     angle = positions.double().unsqueeze(-1) * frequencies(rotation)
-    angle = angle.reshape(len(x), *[1] * (x.dim() - 2), -1) * (-1 if back else 1)
+    angle = angle.view(len(x), *[1] * (x.dim() - 2), rotation.dim // 2) * (-1 if back else 1)
     cos, sin = angle.cos().to(x.dtype), angle.sin().to(x.dtype)
     still, turned = x[..., : -rotation.dim], x[..., -rotation.dim :]
     even, odd = turned[..., 0::2], turned[..., 1::2]
