@@ -1,0 +1,160 @@
+"""`kill -9` of a recipe in the middle of answers: their clients see the answers of a calm day."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.e2e.chat import MODEL
+from tests.support.fleet import RunningFleet, running_fleet
+
+QUESTION = [{"role": "user", "content": "Tell me a long story about a river and a mountain."}]
+COMMON: dict[str, Any] = {"model": MODEL, "temperature": 0}
+CHAT = {**COMMON, "messages": QUESTION, "ignore_eos": True, "max_tokens": 140}
+REQUESTS: dict[str, tuple[str, dict[str, Any]]] = {
+    "chat": ("chat/completions", {**CHAT, "stream": True}),
+    "chat, two choices": ("chat/completions", {**CHAT, "stream": True, "n": 2}),
+    "chat, logprobs": (
+        "chat/completions",
+        {**CHAT, "stream": True, "logprobs": True, "top_logprobs": 20},
+    ),
+    "chat, stop string": ("chat/completions", {**CHAT, "stream": True, "stop": [" zebra"]}),
+    "chat, in one piece": ("chat/completions", {**CHAT, "n": 2}),
+    "responses": (
+        "responses",
+        {**COMMON, "input": QUESTION, "max_output_tokens": 140, "stream": True},
+    ),
+    "responses, in one piece": (
+        "responses",
+        {**COMMON, "input": QUESTION, "max_output_tokens": 140},
+    ),
+    "messages": ("messages", {**COMMON, "messages": QUESTION, "max_tokens": 140, "stream": True}),
+    "completions": (
+        "completions",
+        {**COMMON, "prompt": "A river", "ignore_eos": True, "max_tokens": 140, "stream": True},
+    ),
+}
+NEVER_THE_SAME = {
+    *("id", "item_id", "response_id", "created", "created_at", "completed_at"),
+    *("cached_tokens", "cache_read_input_tokens", "input_tokens", "prompt_tokens_details"),
+}
+TEXTS = {"content", "text", "delta", "logprobs"}
+
+
+@pytest.fixture(scope="module")
+def two_recipes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningFleet]:
+    home: Path = tmp_path_factory.mktemp("fleet")
+    with running_fleet(home, recipe=2) as running:
+        yield running
+
+
+async def _ask(base_url: str, path: str, body: dict[str, Any], begun: asyncio.Event) -> list[Any]:
+    """Events of a stream, or the one body. begun: set in the middle of the answer."""
+    data = ""
+    async with (
+        httpx.AsyncClient(timeout=120) as client,
+        client.stream("POST", f"{base_url}/v1/{path}", json=body) as answer,
+    ):
+        async for part in answer.aiter_text():
+            data += part
+            if data.count("data: ") > 25:
+                begun.set()
+        assert answer.status_code == 200, data
+    begun.set()
+    events = [line[6:] for line in data.splitlines() if line.startswith("data: {")]
+    return [json.loads(event) for event in events or [data]]
+
+
+async def _ask_all(running: RunningFleet, kill: str | None = None) -> dict[str, list[Any]]:
+    """All requests at once; kill: a recipe that dies once every stream has begun."""
+    begun = {name: asyncio.Event() for name in REQUESTS}
+    tasks = {
+        name: asyncio.create_task(_ask(running.base_url, path, body, begun[name]))
+        for name, (path, body) in REQUESTS.items()
+    }
+    if kill is not None:
+        streams = [begun[name] for name, (_, body) in REQUESTS.items() if "stream" in body]
+        await asyncio.gather(*(event.wait() for event in streams))
+        loads = await asyncio.to_thread(running.loads)
+        assert loads[kill].num_active_requests > 0, "nothing was under way there"
+        await asyncio.to_thread(running.kill, kill)
+    return {name: await task for name, task in tasks.items()}
+
+
+def _told(events: list[Any]) -> Any:
+    """What each choice says, in whatever portions its texts came; other facts once each; usage."""
+    said: dict[tuple[str, str], list[str]] = {}
+    facts: set[str] = set()
+    for event in events:
+        assert not event.get("error"), event
+        for part in event.get("choices", [event]):
+            rest = _take_texts(part, str(part.get("index", "")), said)
+            facts.add(json.dumps(rest, sort_keys=True))
+    usage = _take_texts(events[-1].get("usage"), "", {})
+    return {key: "".join(texts) for key, texts in said.items()}, facts, usage
+
+
+def _take_texts(value: Any, place: str, said: dict[tuple[str, str], list[str]]) -> Any:
+    """The value without its texts, which are put into `said`."""
+    if isinstance(value, list):
+        return [_take_texts(entry, place, said) for entry in value]
+    if not isinstance(value, dict):
+        return value
+    rest = {}
+    for name, inner in value.items():
+        if name == "logprobs" and inner:
+            tokens = [entry["token"] for entry in inner["content"] or ()]
+            said.setdefault((place, name), []).append("|".join(["", *tokens]))
+        elif name in TEXTS and isinstance(inner, str | None):
+            said.setdefault((place, name), []).append(inner or "")
+        elif name not in NEVER_THE_SAME:
+            rest[name] = _take_texts(inner, place, said)
+    return rest
+
+
+def _held(running: RunningFleet) -> dict[str, tuple[int, int, int]]:
+    """Requests, leases and pages per instance, where any is not zero."""
+    counts = {
+        name: (load.num_active_requests, load.num_held_leases, load.num_used_pages)
+        for name, load in running.loads().items()
+    }
+    return {name: held for name, held in counts.items() if any(held)}
+
+
+async def test_answers_survive_each_of_two_recipes(two_recipes: RunningFleet) -> None:
+    running = two_recipes
+    calm = {name: _told(events) for name, events in (await _ask_all(running)).items()}
+    for victim in ("recipe-1", "recipe-2"):
+        told = {name: _told(e) for name, e in (await _ask_all(running, victim)).items()}
+        for name in REQUESTS:
+            for what, expected in zip(told[name], calm[name], strict=True):
+                assert what == expected, name
+        await asyncio.sleep(1.0)
+        assert await asyncio.to_thread(_held, running) == {}
+        assert "answer taken over" in running.log("recipe-1") + running.log("recipe-2")
+        await asyncio.to_thread(running.restart, victim)
+        await asyncio.to_thread(running.wait_ready, victim)
+
+
+async def test_an_answer_survives_a_recipe_that_is_told_to_stop(two_recipes: RunningFleet) -> None:
+    """It outlasts the drain: another instance goes on."""
+    running = two_recipes
+    body = {**CHAT, "stream": True, "max_tokens": 600}
+    calm = await _ask(running.base_url, "chat/completions", body, asyncio.Event())
+    begun = asyncio.Event()
+    task = asyncio.create_task(_ask(running.base_url, "chat/completions", body, begun))
+    await begun.wait()
+    loads = await asyncio.to_thread(running.loads)
+    (busy,) = (n for n, load in loads.items() if "recipe" in n and load.num_active_requests)
+    await asyncio.to_thread(running.kill, busy, signal.SIGTERM)
+    assert _told(await task) == _told(calm)
+    assert busy not in running.pids, "it was still there at the end: nothing was taken over"
+    await asyncio.to_thread(running.restart, busy)
+    await asyncio.to_thread(running.wait_ready, busy)
