@@ -146,13 +146,16 @@ class Admitter:
         await self._fetcher.fetch(offer.kv_pages, pages[:num_prompt_pages], timeout_s=timeout_s)
         stop = self._stop_rule(offer)
         root = root_key(fingerprint=self._model.fingerprint, namespace=spec.cache_namespace)
+        num_keyed = len(keys) * BLOCK_TOKENS
         sequence = Running(
             spec=spec,
             pages=pages,
             hold=hold,
             stop=stop,
             chain=BlockChain(
-                keys[-1] if keys else root, token_ids[len(keys) * BLOCK_TOKENS :].tolist()
+                keys[-1] if keys else root,
+                token_ids[num_keyed:].tolist(),
+                [image.seen_from(num_keyed) for image in offer.images if image.end > num_keyed],
             ),
             grammar=grammar,
             editor=self._editor(offer, token_ids, stop),
@@ -171,6 +174,7 @@ class Admitter:
             token_ids,  # type: ignore[arg-type]
             fingerprint=self._model.fingerprint,
             namespace=offer.spec.cache_namespace,
+            images=offer.images,
         )
         if offer.last_block_key != (keys[-1] if keys else b""):
             raise Corrupt("the block key that came with the prompt is not that of its tokens")

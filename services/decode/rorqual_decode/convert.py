@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from rorqual_engine.logit_rules import LogitRules
+from rorqual_policy.blocks import ImageSpan
 from rorqual_proto.v1 import (
     decode_pb2,
     generation_pb2,
@@ -51,6 +52,8 @@ class HandoverOffer:
     compiled_grammar: Any
     """None without constraint."""
     constraint: Any
+    images: tuple[ImageSpan, ...] = ()
+    """Of the prompt, in order of their places."""
 
 
 def offer_from_wire(wire: decode_pb2.HandoverRequest) -> HandoverOffer:
@@ -70,6 +73,10 @@ def offer_from_wire(wire: decode_pb2.HandoverRequest) -> HandoverOffer:
         first_logits=wire.first_logits,
         compiled_grammar=wire.compiled_grammar if wire.HasField("compiled_grammar") else None,
         constraint=generation.constraint if generation.HasField("constraint") else None,
+        images=tuple(
+            ImageSpan(image.first_token, image.num_tokens, image.digest)
+            for image in generation.images
+        ),
     )
 
 

@@ -22,6 +22,8 @@ from rorqual_policy.compute_threads import should_spread_threads
 from rorqual_runtime.errors import Internal
 from rorqual_runtime.waiting import uninterrupted
 
+from rorqual_prefill.image_rows import PromptImages
+
 _RATE_WEIGHT = 0.2
 _MIN_STEP_TOKENS = 2 * BLOCK_TOKENS
 
@@ -51,6 +53,7 @@ class Prompt:
     on_progress: Callable[[int], None]
     last_chunk_started: asyncio.Future[None]
     logits: asyncio.Future[np.ndarray]
+    images: PromptImages | None = None
     is_withdrawn: bool = field(default=False, init=False)
 
     @property
@@ -225,6 +228,7 @@ def _chunk_of(prompt: Prompt, num_tokens: int) -> SequenceChunk:
         start=start,
         pages=prompt.pages,
         wants_logits=end == len(prompt.token_ids),
+        embeddings=prompt.images.within(start, end) if prompt.images else None,
     )
 
 

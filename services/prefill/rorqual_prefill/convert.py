@@ -7,15 +7,25 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from rorqual_proto.v1 import decode_pb2, kvmeta_pb2, load_pb2, prefill_pb2, router_pb2
+from rorqual_policy.blocks import ImageSpan
+from rorqual_proto.v1 import (
+    decode_pb2,
+    kvmeta_pb2,
+    load_pb2,
+    prefill_pb2,
+    router_pb2,
+    tensor_pb2,
+    vision_pb2,
+)
 from rorqual_runtime.errors import InvalidRequest, ServingError, error_to_wire
 
-from rorqual_prefill.job import Job, JobKey
+from rorqual_prefill.job import Job, JobImage, JobKey
 
 JobMessage = prefill_pb2.PrefillJob
 CancelMessage = router_pb2.CancelRequest
 PlaceReplyMessage = router_pb2.PlaceReply
 HandoverReplyMessage = decode_pb2.HandoverReply
+VisionReplyMessage = vision_pb2.VisionEncodeReply
 
 
 def job_from_wire(wire: prefill_pb2.PrefillJob) -> Job:
@@ -40,6 +50,32 @@ def job_from_wire(wire: prefill_pb2.PrefillJob) -> Job:
         prompt=generation.prompt,
         generation=generation,
         compiled_grammar=wire.compiled_grammar if wire.HasField("compiled_grammar") else None,
+        images=_images_from_wire(wire),
+    )
+
+
+def _images_from_wire(wire: prefill_pb2.PrefillJob) -> tuple[JobImage, ...]:
+    tickets = list(wire.image_embeddings)
+    missing = len(wire.generation.images) - len(tickets)
+    tickets += [tensor_pb2.TensorTicket()] * missing
+    return tuple(
+        JobImage(
+            ImageSpan(image.first_token, image.num_tokens, image.digest),
+            ticket,
+            image.pixels,
+            image.param,
+        )
+        for image, ticket in zip(wire.generation.images, tickets, strict=False)
+    )
+
+
+def encode_to_wire(job: Job, image: JobImage) -> vision_pb2.VisionEncodeRequest:
+    """Ask for the embeddings of an image that came without, or whose are gone."""
+    return vision_pb2.VisionEncodeRequest(
+        request_id=job.key.request_id,
+        model=job.model,
+        image_digest=image.span.digest,
+        pixels=image.pixels,
     )
 
 
@@ -87,6 +123,8 @@ def handover_to_wire(job: Job, parts: HandoverParts) -> decode_pb2.HandoverReque
         submitted_unix_s=job.submitted_unix_s,
     )
     wire.generation.prompt.CopyFrom(parts.prompt)
+    for image in wire.generation.images:
+        image.ClearField("pixels")
     return wire
 
 

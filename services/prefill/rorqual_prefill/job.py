@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from rorqual_policy.blocks import BLOCK_TOKENS
+from rorqual_policy.blocks import BLOCK_TOKENS, ImageSpan
 
 
 class JobKey(NamedTuple):
@@ -16,6 +16,16 @@ class JobKey(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.request_id}/{self.choice_index}"
+
+
+@dataclass(frozen=True, slots=True)
+class JobImage:
+    """An image of a prompt, its embeddings and its pixels by wire tickets; either may be empty."""
+
+    span: ImageSpan
+    embeddings: Any
+    pixels: Any
+    param: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +47,13 @@ class Job:
     prompt: Any
     generation: Any
     compiled_grammar: Any
+    images: tuple[JobImage, ...] = ()
+    """In order of their places."""
+
+    @property
+    def image_spans(self) -> list[ImageSpan]:
+        """The images as block keys have them."""
+        return [image.span for image in self.images]
 
     @property
     def estimated_compute_tokens(self) -> int:

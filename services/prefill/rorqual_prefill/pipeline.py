@@ -22,6 +22,7 @@ from rorqual_prefill.compute import PrefillEngine, Prompt
 from rorqual_prefill.export import KvExport, open_export
 from rorqual_prefill.fleet import BusDecodeFleet
 from rorqual_prefill.handover import Handover
+from rorqual_prefill.image_rows import ImageFetcher, PromptImages
 from rorqual_prefill.job import Job, num_pages_for, num_reusable_blocks
 from rorqual_prefill.page_io import PageIo
 from rorqual_prefill.pages import PageGate
@@ -64,6 +65,7 @@ class PrefillPipeline:
         gate: PageGate,
         loader: PrefixLoader,
         fleet: BusDecodeFleet,
+        images: ImageFetcher,
         tensors: TensorPlane,
         forget: Forget,
         on_progress: Callable[[], None],
@@ -77,6 +79,7 @@ class PrefillPipeline:
         self._gate = gate
         self._loader = loader
         self._fleet = fleet
+        self._images = images
         self._tensors = tensors
         self._forget = forget
         self._on_progress = on_progress
@@ -94,6 +97,7 @@ class PrefillPipeline:
             token_ids,  # type: ignore[arg-type]
             fingerprint=self._model.fingerprint,
             namespace=job.cache_namespace,
+            images=job.image_spans,
         )
         async with (
             self._gate.lease(num_pages_for(len(token_ids)), left_s()) as lease,
@@ -150,7 +154,8 @@ class PrefillPipeline:
         return hit
 
     async def _compute_and_hand_over(self, work: Work, hit: PrefixHit) -> None:
-        prompt = self._prompt(work, hit)
+        images = await self._images.fetch(work.job, hit.num_blocks * BLOCK_TOKENS)
+        prompt = self._prompt(work, hit, images)
         async with self._early_placement(work.job, prompt.last_chunk_started) as placement:
             with self._tracer.start_as_current_span("prefill.compute") as span:
                 span.set_attributes(
@@ -164,7 +169,7 @@ class PrefillPipeline:
                     logits = await prompt.logits
             await self._hand_over(work, hit, logits, placement)
 
-    def _prompt(self, work: Work, hit: PrefixHit) -> Prompt:
+    def _prompt(self, work: Work, hit: PrefixHit, images: PromptImages | None) -> Prompt:
         loop = asyncio.get_running_loop()
 
         def on_progress(num_remaining: int) -> None:
@@ -183,6 +188,7 @@ class PrefillPipeline:
             on_progress=on_progress,
             last_chunk_started=loop.create_future(),
             logits=loop.create_future(),
+            images=images,
         )
 
     @contextlib.asynccontextmanager

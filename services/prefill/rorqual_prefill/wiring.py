@@ -24,6 +24,7 @@ from rorqual_runtime.service import ServiceContext
 from rorqual_prefill import convert
 from rorqual_prefill.compute import PrefillEngine
 from rorqual_prefill.fleet import BusDecodeFleet
+from rorqual_prefill.image_rows import ImageFetcher
 from rorqual_prefill.job import Job
 from rorqual_prefill.page_io import PageIo
 from rorqual_prefill.pages import PageGate
@@ -107,6 +108,7 @@ async def _build(
         gate=gate,
         loader=loader,
         fleet=BusDecodeFleet(ctx.bus, settings.place_timeout_s, settings.handover_timeout_s),
+        images=ImageFetcher(ctx.bus, ctx.tensors),
         tensors=ctx.tensors,
         forget=partial(_forget, ctx.bus, model.fingerprint),
         on_progress=lambda: service.room_changed.set(),
