@@ -11,31 +11,34 @@ import torch
 
 @dataclass(frozen=True)
 class Canvas:
-    """Height and width in pixels, multiples of the patch, and how many tokens they cost."""
+    """Height and width in pixels, multiples of the patch, and how many tokens they cost.
+
+    stretched: the image fills it, because it was wider than allowed; else proportions are kept.
+    """
 
     height: int
     width: int
     num_tokens: int
+    stretched: bool
 
 
 def canvas(height: int, width: int, config: dict[str, Any]) -> Canvas:
     """The size to which an image is brought; config: vision_config."""
     patch, most = config.get("patch_size", 14), config.get("max_tokens", 1024)
     cell = patch * config.get("downsample", 3)
-    h, w = float(height), float(width)
-    if config.get("max_wh_ratio"):
-        w = min(w, math.floor(h * config["max_wh_ratio"]))
+    widest = config.get("max_wh_ratio") or math.inf
+    h, w = float(height), min(float(width), height * widest)
     least = config.get("min_pixels", 544 * 544)
     if h * w < least:
         factor = math.sqrt(least / (h * w))
-        h, w = math.floor(h * factor), math.floor(w * factor)
-    h, w = (math.ceil(side / patch) * patch for side in (h, w))
-    if _tokens(h, w, cell) > most:
-        h, w = _shrunk(h, w, patch, cell, most)
-    return Canvas(int(h), int(w), _tokens(h, w, cell))
+        h, w = max(math.floor(h * factor), 1), max(math.floor(w * factor), 1)
+    size = tuple(math.ceil(side / patch) * patch for side in (h, w))
+    if _tokens(*size, cell) > most:
+        size = _shrunk(h, w, patch, cell, most)
+    return Canvas(*size, _tokens(*size, cell), width >= height * widest)
 
 
-def _tokens(h: float, w: float, cell: int) -> int:
+def _tokens(h: int, w: int, cell: int) -> int:
     return math.ceil(h / cell) * (math.ceil(w / cell) + 1) + 2
 
 
@@ -56,6 +59,8 @@ def prepare(image: torch.Tensor, config: dict[str, Any]) -> torch.Tensor:
     height, width = image.shape[:2]
     goal = canvas(height, width, config)
     h, w = goal.height, goal.width
+    if goal.stretched:
+        height, width = h, w
     if width / height > w / h:
         h = round(height / width * w)
     elif width / height < w / h:
