@@ -8,7 +8,7 @@ flag = $(if $(filter-out 0,$($(1))),--$(2) $($(1)))
 UP := --port $(PORT) $(if $(filter-out 0,$(DETACH)),--detach) $(call flag,MODEL,model) \
       $(call flag,PREFILL,prefill) $(call flag,DECODE,decode) $(call flag,VISION,vision) $(call flag,RECIPE,recipe)
 
-.PHONY: serve stop test fuzz lint proto setup vectors vectors-generated bench bench-fleet bench-tensors bench-engine bench-bus bench-recipe
+.PHONY: serve stop test fuzz lint proto setup vectors vectors-generated bench bench-fleet bench-tensors bench-engine bench-bus bench-recipe bench-model
 
 serve: $(STAMP)  ## the whole fleet: PORT=8000 DETACH=1 MODEL=dir PREFILL=n DECODE=n VISION=n RECIPE=n
 	@$(BIN)/rorqual up $(UP)
@@ -37,9 +37,9 @@ vectors-generated: $(STAMP)  ## the same for cases made up from a seed: ARGS="--
 
 setup: $(STAMP)
 
-bench: bench-tensors bench-bus bench-engine bench-recipe bench-fleet
+bench: bench-tensors bench-bus bench-engine bench-model bench-recipe bench-fleet
 
-bench-fleet bench-tensors bench-engine bench-bus: bench-%: $(STAMP)
+bench-fleet bench-tensors bench-engine bench-bus bench-model: bench-%: $(STAMP)
 	@$(BIN)/python -m bench.bench_$* $(ARGS)
 
 bench-recipe: $(STAMP)  ## against deepseek-recipe; the first run trains a tokenizer
