@@ -16,6 +16,7 @@ from rorqual_engine.kernels.ops import KernelOps, supports
 from rorqual_engine.kv import LAYOUT_VERSION, PagedKvCache, uniform_layout
 from rorqual_engine.models.base import CausalModel
 from rorqual_engine.models.linear import Linear
+from rorqual_engine.models.options import LoadOptions
 from rorqual_engine.models.weights import Weights
 from rorqual_engine.ops import AttentionShape, LayerOps
 from rorqual_engine.ref import TorchOps
@@ -109,7 +110,10 @@ class LlamaModel(CausalModel):
         content_id: str,
         device: torch.device,
         dtype: torch.dtype,
+        options: LoadOptions,
     ) -> None:
+        if options.group is not None:
+            raise UnsupportedModel("a model of the Llama family has no experts to share")
         self.config = LlamaConfig.from_hf(config)
         self.device, self.dtype = device, dtype
         self.vocab_size = self.config.vocab_size

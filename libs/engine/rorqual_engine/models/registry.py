@@ -14,8 +14,10 @@ from rorqual_engine.models.base import CausalModel
 from rorqual_engine.models.deepseek.config import V4_ARCHITECTURE, V41_ARCHITECTURE
 from rorqual_engine.models.deepseek.model import DeepseekModel
 from rorqual_engine.models.llama import LlamaModel
+from rorqual_engine.models.options import LoadOptions
 from rorqual_engine.models.weights import Weights
 
+_NO_OPTIONS = LoadOptions()
 DTYPES = {"bfloat16": torch.bfloat16, "float32": torch.float32}
 
 
@@ -30,6 +32,7 @@ class Loader(Protocol):
         content_id: str,
         device: torch.device,
         dtype: torch.dtype,
+        options: LoadOptions,
     ) -> CausalModel: ...
 
 
@@ -41,7 +44,13 @@ _LOADERS: dict[str, Loader] = {
 }
 
 
-def load_model(model_dir: Path, *, device: str = "cpu", dtype: str = "bfloat16") -> CausalModel:
+def load_model(
+    model_dir: Path,
+    *,
+    device: str = "cpu",
+    dtype: str = "bfloat16",
+    options: LoadOptions = _NO_OPTIONS,
+) -> CausalModel:
     """Loads a Hugging Face directory; a manifest, when there is one, is verified first.
 
     device: cpu or cuda[:n]; dtype: bfloat16 or float32.
@@ -55,7 +64,14 @@ def load_model(model_dir: Path, *, device: str = "cpu", dtype: str = "bfloat16")
     loader = _find_loader(config, model_dir)
     content_id = _content_id(model_dir)
     weights = Weights(model_dir, target, DTYPES[dtype])
-    return loader(config, weights, content_id=content_id, device=target, dtype=DTYPES[dtype])
+    return loader(
+        config,
+        weights,
+        content_id=content_id,
+        device=target,
+        dtype=DTYPES[dtype],
+        options=options,
+    )
 
 
 def _read_config(model_dir: Path) -> dict[str, Any]:

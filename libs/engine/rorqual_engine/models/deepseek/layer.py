@@ -17,6 +17,7 @@ from rorqual_engine.models.deepseek.plan import LayerPlan
 from rorqual_engine.models.deepseek.rope import RopeTable
 from rorqual_engine.models.deepseek.state import KvViews
 from rorqual_engine.models.deepseek.step import Rows
+from rorqual_engine.parallel import ExpertGroup
 
 
 @dataclass(frozen=True)
@@ -36,15 +37,17 @@ class Layer:
     """Weights of one layer and what they do."""
 
     def __init__(
-        self, weights: DeepseekWeights, plan: LayerPlan, config: DeepseekConfig, rope: RopeTable
-    ) -> None:
+        self, weights: DeepseekWeights, plan: LayerPlan, config: DeepseekConfig, rope: RopeTable,
+        group: ExpertGroup | None = None,
+    ) -> None:  # fmt: skip
+        """group: whom the experts are shared with."""
         prefix = f"layers.{plan.index}"
         self.plan = plan
         self._engram = Engram(weights, plan.index, config) if plan.has_engram else None
         self._attention_mix = HyperConnection.load(weights, prefix, "attn", config)
         self._moe_mix = HyperConnection.load(weights, prefix, "ffn", config)
         self._attention = Attention(weights, f"{prefix}.attn", plan, config, rope)
-        self._moe = MoeLayer.load(weights, f"{prefix}.ffn", plan, config)
+        self.moe = MoeLayer.load(weights, f"{prefix}.ffn", plan, config, group)
 
     def compress(self, streams: Streams, rows: Rows, views: KvViews) -> None:
         """Writes the rows' entries and nothing else; for rows that stop before this layer."""
@@ -71,5 +74,5 @@ class Layer:
         output = self._attention(x, rows, views, selections)
         streams = Streams(self._attention_mix.write(streams.values, output, mix), mix.pre)
         x, mix = self._moe_mix.read(streams.values, streams.pre)
-        output = self._moe(x, rows.token_ids, rows.is_image)
+        output = self.moe(x, rows.token_ids, rows.is_image)
         return Streams(self._moe_mix.write(streams.values, output, mix), mix.pre)

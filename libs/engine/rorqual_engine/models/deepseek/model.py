@@ -26,6 +26,7 @@ from rorqual_engine.models.deepseek.layout import kv_layout
 from rorqual_engine.models.deepseek.rope import RopeTable
 from rorqual_engine.models.deepseek.state import KvViews, load_window, save_window
 from rorqual_engine.models.deepseek.step import Rows, rows_of
+from rorqual_engine.models.options import LoadOptions
 from rorqual_engine.models.weights import Weights
 
 STATE_VERSION = 1
@@ -43,6 +44,7 @@ class DeepseekModel(CausalModel):
         content_id: str,
         device: torch.device,
         dtype: torch.dtype,
+        options: LoadOptions,
     ) -> None:
         self.config = DeepseekConfig.from_hf(config)
         self.device, self.dtype = device, dtype
@@ -51,7 +53,9 @@ class DeepseekModel(CausalModel):
         self.eos_token_ids = self.config.eos_token_ids
         self.kv_layout = kv_layout(self.config, dtype)
         self.fingerprint = _fingerprint(content_id, dtype, self.config)
-        found = DeepseekWeights(weights.model_dir, device, dtype)
+        found = DeepseekWeights(
+            weights.model_dir, device, dtype, keeps_quantized=options.keeps_quantized
+        )
         self._embedding = found.get("embed.weight", (self.vocab_size, self.config.hidden))
         ropes = {
             is_main: RopeTable(rope, self.config.rope_dim, device)
@@ -61,9 +65,10 @@ class DeepseekModel(CausalModel):
             )
         }
         self._layers = [
-            Layer(found, plan, self.config, ropes[plan.kind == "window"])
+            Layer(found, plan, self.config, ropes[plan.kind == "window"], options.group)
             for plan in self.config.layers
         ]
+        self._has_group = options.group is not None
         self._head = FinalHead(found, self.config)
         self._grams: EngramGrams | None = None
         if self.config.engram is not None:
@@ -75,26 +80,52 @@ class DeepseekModel(CausalModel):
 
     @torch.no_grad()
     def forward(self, chunks: Sequence[SequenceChunk], cache: PagedKvCache) -> torch.Tensor:
+        """In a group every rank calls this as often as the others, if need be without chunks; also
+        a rank whose chunks are refused has taken part then."""
+        if self._has_group and not chunks:
+            return self._take_part()
+        try:
+            batch, rows = self._lay_out(chunks, cache)
+        except BadChunk:
+            self._take_part()
+            raise
+        streams, wanted = self._run(chunks, batch, rows, self._views_of(cache))
+        if not len(wanted):
+            return streams.values.new_empty((0, self.vocab_size), dtype=torch.float32)
+        last = streams.of(wanted)
+        return self._head(last.values, last.pre)
+
+    def _lay_out(self, chunks: Sequence[SequenceChunk], cache: PagedKvCache) -> tuple[Batch, Rows]:
+        """Raises: BadChunk."""
         if cache.layout != self.kv_layout:
             raise BadChunk("the cache was made for another model")
         batch = lay_out(
             chunks, cache, vocab_size=self.vocab_size, max_context_tokens=self.max_context_tokens
         )
         rows = rows_of(chunks, batch, self.device, self.config.image_token_id)
-        views = self._views_of(cache)
-        streams, wanted = self._run(chunks, batch, rows, views)
-        if not len(wanted):
-            return streams.values.new_empty((0, self.vocab_size), dtype=torch.float32)
-        last = streams.of(wanted)
-        return self._head(last.values, last.pre)
+        if self._grams is not None:
+            rows = replace(rows, grams=self._grams.of(self._views_of(cache).ids, rows))
+        return batch, rows
+
+    def _take_part(self, first_layer: int = 0) -> torch.Tensor:
+        """Runs what other ranks send to the experts here, with no rows of its own."""
+        nobody = self._embedding[:0]
+        for layer in self._layers[first_layer:]:
+            layer.moe.take_part(nobody)
+        return nobody.new_empty((0, self.vocab_size), dtype=torch.float32)
+
+    def pop_expert_counts(self) -> torch.Tensor:
+        """int64 [layers, experts]: rows that this process sent to each since the last call."""
+        found = torch.stack([layer.moe.counts.cpu() for layer in self._layers])
+        for layer in self._layers:
+            layer.moe.counts.zero_()
+        return found
 
     def _run(
         self, chunks: Sequence[SequenceChunk], batch: Batch, rows: Rows, views: KvViews
     ) -> tuple[Streams, torch.Tensor]:
         """The streams of the last layer's rows, and which of them are wanted."""
         streams = self._embed(chunks, rows)
-        if self._grams is not None:
-            rows = replace(rows, grams=self._grams.of(views.ids, rows))
         for chunk in rows.chunks:
             remember(views.ids[chunk.slot], rows, chunk, rows.token_ids)
         wanted = torch.from_numpy(batch.logits_rows).to(self.device)
@@ -114,6 +145,8 @@ class DeepseekModel(CausalModel):
         late_rows, streams = gather(spans, streams, rows, views, image_id)
         if spans:
             streams = self._through(late, streams, late_rows, views, is_compressed=True)
+        else:
+            self._take_part(first_late)
         lasts = [span.target.first + span.target.count - 1 for span in spans if span.wants_logits]
         return streams, torch.tensor(lasts, dtype=torch.int64, device=self.device)
 

@@ -1,0 +1,16 @@
+"""Choices about how a model is loaded, the same for every family."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from rorqual_engine.parallel import ExpertGroup
+
+
+@dataclass(frozen=True)
+class LoadOptions:
+    keeps_quantized: bool = False
+    """Matrices stored in 8 or 4 bits stay so in memory and are widened at each use: the same bits,
+    less memory, slower."""
+    group: ExpertGroup | None = None
+    """Other ranks to share experts with."""

@@ -1,0 +1,100 @@
+"""Which rank holds which experts, and which replica of an expert a row goes to."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+
+from rorqual_engine.errors import EngineError
+
+
+class BadPlacement(EngineError, ValueError):
+    """A placement table that no group can work by."""
+
+
+@dataclass(frozen=True)
+class Destinations:
+    """Where rows go, int64 [T, k] each."""
+
+    ranks: torch.Tensor
+    slots: torch.Tensor
+    """Place among the experts of that rank."""
+
+
+@dataclass(frozen=True)
+class ExpertPlacement:
+    """One layer's table: logical experts -> the slots that hold them.
+
+    >>> ExpertPlacement(3, ((0, 1), (2, 0))).replicas(0)
+    ((0, 0), (1, 1))
+    """
+
+    num_experts: int
+    ranks: tuple[tuple[int, ...], ...]
+    """The logical experts of every rank, slot after slot."""
+
+    def __post_init__(self) -> None:
+        """Raises: BadPlacement."""
+        held = [expert for experts in self.ranks for expert in experts]
+        unknown = sorted({expert for expert in held if not 0 <= expert < self.num_experts})
+        if unknown:
+            raise BadPlacement(f"experts {unknown} are not among 0..{self.num_experts - 1}")
+        missing = sorted(set(range(self.num_experts)) - set(held))
+        if missing:
+            raise BadPlacement(f"no rank holds experts {missing}")
+        for rank, experts in enumerate(self.ranks):
+            if len(set(experts)) < len(experts):
+                raise BadPlacement(f"rank {rank} holds an expert twice: {list(experts)}")
+
+    @classmethod
+    def even(cls, num_experts: int, num_ranks: int) -> ExpertPlacement:
+        """Consecutive experts, every expert once, sizes that differ by one at most."""
+        bounds = [rank * num_experts // num_ranks for rank in range(num_ranks + 1)]
+        ranks = (range(bounds[r], bounds[r + 1]) for r in range(num_ranks))
+        return cls(num_experts, tuple(tuple(experts) for experts in ranks))
+
+    @classmethod
+    def from_slots(cls, num_experts: int, slots: Sequence[int], num_ranks: int) -> ExpertPlacement:
+        """slots: the logical expert of every physical one, as many for each rank, rank after rank;
+        the form in which balancers give it."""
+        if num_ranks < 1 or len(slots) % num_ranks:
+            raise BadPlacement(f"{len(slots)} slots can't be shared evenly by {num_ranks} ranks")
+        each = len(slots) // num_ranks
+        parts = (tuple(slots[r * each : (r + 1) * each]) for r in range(num_ranks))
+        return cls(num_experts, tuple(parts))
+
+    def replicas(self, expert: int) -> tuple[tuple[int, int], ...]:
+        """(rank, slot) of every replica, in order of ranks."""
+        return tuple(
+            (rank, experts.index(expert))
+            for rank, experts in enumerate(self.ranks)
+            if expert in experts
+        )
+
+    @cached_property
+    def _tables(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """(ranks, slots [E, most replicas], replicas of each [E])"""
+        replicas = [self.replicas(expert) for expert in range(self.num_experts)]
+        most = max(len(found) for found in replicas)
+        padded = torch.tensor([[*f, *[f[0]] * (most - len(f))] for f in replicas])
+        counts = torch.tensor([len(found) for found in replicas])
+        return padded[..., 0].contiguous(), padded[..., 1].contiguous(), counts
+
+    def destinations(self, experts: torch.Tensor, rank: int) -> Destinations:
+        """Of rows on this rank: its own replica where it has one, else the replicas in turn.
+
+        experts: int64 [T, k]. The same rows always go the same ways.
+        """
+        ranks, slots, counts = (table.to(experts.device) for table in self._tables)
+        turn = torch.arange(len(experts), device=experts.device)[:, None] + rank
+        own = (ranks == rank).int()
+        choice = torch.where(
+            own.any(1)[experts], own.argmax(1)[experts], turn % counts[experts]
+        ).unsqueeze(-1)
+        return Destinations(
+            ranks[experts].gather(2, choice).squeeze(-1),
+            slots[experts].gather(2, choice).squeeze(-1),
+        )
