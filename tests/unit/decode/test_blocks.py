@@ -12,7 +12,7 @@ from rorqual_decode.block_chain import BlockChain
 from rorqual_decode.block_writer import BlockWriter
 from rorqual_decode.generation import GenerationKey
 from rorqual_decode.page_hold import PageHold
-from rorqual_policy.blocks import block_keys, root_key
+from rorqual_policy.blocks import ImageSpan, block_keys, root_key
 
 KEY = GenerationKey("r", 0)
 
@@ -28,6 +28,21 @@ def test_keys_of_a_growing_sequence_are_those_of_the_whole(num_prompt, num_outpu
     )
     keys += [key for token in token_ids[num_prompt:] if (key := chain.push(token)) is not None]
     assert keys == block_keys(token_ids, **names)
+
+
+@settings(max_examples=30)
+@given(num_prompt=st.integers(100, 400), first=st.integers(0, 90), num_output=st.integers(0, 200))
+def test_keys_go_on_behind_images_as_those_of_the_whole(num_prompt, first, num_output):
+    token_ids = [5] * num_prompt + list(range(num_output))
+    middle = (first + num_prompt) // 2
+    images = [ImageSpan(first, middle - first, b"a"), ImageSpan(middle, num_prompt - middle, b"b")]
+    names = {"fingerprint": "f", "namespace": "n"}
+    keys = block_keys(token_ids[:num_prompt], images=images, **names)
+    keyed = len(keys) * 128
+    rest = [image.seen_from(keyed) for image in images if image.end > keyed]
+    chain = BlockChain(keys[-1] if keys else root_key(**names), token_ids[keyed:num_prompt], rest)
+    keys += [key for token in token_ids[num_prompt:] if (key := chain.push(token)) is not None]
+    assert keys == block_keys(token_ids, images=images, **names)
 
 
 class Lease:
