@@ -100,12 +100,12 @@ def encode_request(
     )
 
 
-def resume_to_wire(sink: EventSink, first_recipe_id: str) -> Resume:
+def resume_to_wire(sink: EventSink, first_recipe_id: str, take_over: int) -> Resume:
     """How far the answer has come. first_recipe_id: decode sends the tokens there."""
     position = sink.position
     return Resume(
         lost_recipe_id=first_recipe_id,
-        take_over=sink.take_over + 1,
+        take_over=take_over,
         next_seq=sink.next_seq,
         num_tokens=position.num_tokens,
         finish_reasons=position.finish_reasons,

@@ -239,7 +239,7 @@ class Exchange:
     async def _take_over(self, sink: EventSink, encode: Encode, first_recipe_id: str) -> str:
         """Another instance goes on with the answer; its id."""
         log.warning("recipe is lost, another one takes over", extra={"first": first_recipe_id})
-        found = await encode(resume=resume_to_wire(sink, first_recipe_id))
+        found = await encode(resume=resume_to_wire(sink, first_recipe_id, sink.claim_take_over()))
         if isinstance(found, DirectAnswer):
             raise Internal("a generation became an answer without one")
         return found.recipe_id

@@ -71,6 +71,7 @@ class EventSink:
         self._num_bytes = 0
         self.next_seq = 0
         self.take_over = 0
+        self._last_claimed = 0
         self.position = Position()
         self._wake = asyncio.Event()
         self.overflowed = asyncio.Event()
@@ -92,9 +93,15 @@ class EventSink:
             self._append(follower)
         self._wake.set()
 
+    def claim_take_over(self) -> int:
+        """A number for the events of another instance. Each attempt needs its own: two instances
+        that both go on would number different events alike."""
+        self._last_claimed += 1
+        return self._last_claimed
+
     def begin_take_over(self) -> None:
-        """From now on another instance's events are taken, from `next_seq` on."""
-        self.take_over += 1
+        """From now on events of the last claimed number are taken, from `next_seq` on."""
+        self.take_over = self._last_claimed
         self._early.clear()
 
     async def take(self, timeout_s: float) -> list[Event]:

@@ -62,3 +62,29 @@ async def test_a_sink_lives_as_long_as_its_request() -> None:
         raise KeyError
     assert sinks.get("r1") is None
     assert len(sinks) == 0
+
+
+async def test_only_the_instance_that_goes_on_is_heard() -> None:
+    sink = EventSink(max_bytes=1000)
+    sink.push(Event(0, [b"a"], num_tokens=[1]))
+    sink.push(Event(2, [b"early, of the lost one"], num_tokens=[3]))
+    abandoned, taken = sink.claim_take_over(), sink.claim_take_over()
+    sink.push(Event(1, [b"of neither"], num_tokens=[9], take_over=taken))
+    sink.begin_take_over()
+    assert not sink.has_gap
+    for number, data in ((0, b"lost"), (abandoned, b"abandoned"), (taken, b"b")):
+        sink.push(Event(1, [data], num_tokens=[2], take_over=number))
+    assert [event.data for event in await sink.take(0.01)] == [[b"a"], [b"b"]]
+    assert sink.next_seq == 2
+
+
+def test_the_position_is_that_of_the_last_event_in_order() -> None:
+    sink = EventSink(max_bytes=1000)
+    sink.push(Event(0, [b"a"], num_tokens=[1, 0], decode_ids=["d1", ""]))
+    sink.push(Event(2, [b"c"], num_tokens=[9, 9]))
+    assert (sink.position.num_tokens, sink.position.decode_ids) == ([1, 0], ["d1", ""])
+    sink.push(Event(1, [b"b"], num_tokens=[1, 4], finish_reasons=["stop", ""]))
+    assert (sink.position.num_tokens, sink.position.finish_reasons) == ([9, 9], ["stop", ""])
+    assert sink.position.decode_ids == ["d1", ""]
+    sink.push(Event(3, [b"half of a"]))
+    assert not sink.position.is_exact
