@@ -232,7 +232,7 @@ class VisionTower:
 def patches_of(pixels: Pixels, patch: int) -> torch.Tensor:
     """fp32 [P, 3 * patch * patch] in [-1, 1], channel after channel, in reading order."""
     height, width = pixels.shape[0] // patch, pixels.shape[1] // patch
-    values = torch.from_numpy(np.ascontiguousarray(pixels)).float() / 255
+    values = torch.from_numpy(np.array(pixels)).float() / 255
     cut = ((values - 0.5) / 0.5).view(height, patch, width, patch, NUM_CHANNELS)
     return cut.permute(0, 2, 4, 1, 3).reshape(height * width, -1)
 
