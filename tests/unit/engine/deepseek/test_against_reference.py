@@ -44,6 +44,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "nothing is late": {"late_start_layer": None},
     "blocks that no entry fills": {"candidate_blocks": 3, "candidate_block_entries": 16},
     "two streams, normed heads": {"hc_mult": 2, "q_head_norm": True},
+    "scores of which many are equal": {"index_n_heads": 1},
     "streams not lagged": {"hc_lagged": False},
     "clamped experts, more shared": {"swiglu_limit": 0.4, "n_shared_experts": 2},
     "no scaling of positions": {"rope_scaling": {"rope_type": "default"}},
