@@ -8,24 +8,29 @@ from rorqual_engine.models.deepseek.checkpoint import DeepseekWeights
 from rorqual_engine.models.deepseek.config import DeepseekConfig
 from rorqual_engine.models.deepseek.mhc import collapse, stream_logits
 from rorqual_engine.models.deepseek.norms import rms_norm
+from rorqual_engine.models.linear import Linear
 
 
 class FinalHead:
     """Collapses the streams, norms them, and predicts."""
 
-    def __init__(self, weights: DeepseekWeights, config: DeepseekConfig) -> None:
+    def __init__(
+        self, weights: DeepseekWeights, config: DeepseekConfig, *, prefix: str = "",
+        output: Linear | None = None,
+    ) -> None:  # fmt: skip
+        """prefix: such as mtp.0. for a draft's; output: matrix shared with another head."""
         self._eps, self._hc_eps = config.eps, config.streams.eps
-        self._norm = weights.vector("norm.weight", (config.hidden,))
-        self._head = weights.linear("head.weight")
+        self._norm = weights.vector(f"{prefix}norm.weight", (config.hidden,))
+        self.output = output or weights.linear("head.weight")
         self._own_pre = None
         if not config.streams.is_lagged:
             self._own_pre = tuple(
-                weights.vector(f"hc_head_{part}") for part in ("fn", "base", "scale")
+                weights.vector(f"{prefix}hc_head_{part}") for part in ("fn", "base", "scale")
             )
 
     def __call__(self, streams: torch.Tensor, last_pre: torch.Tensor | None) -> torch.Tensor:
         """fp32 logits [T, V]. streams: [T, n, D]; last_pre: [T, n] of the last sublayer."""
-        return self._head(self.normed(streams, last_pre)).float()
+        return self.output(self.normed(streams, last_pre)).float()
 
     def normed(self, streams: torch.Tensor, last_pre: torch.Tensor | None) -> torch.Tensor:
         """What the logits are computed from, [T, D]."""

@@ -38,10 +38,11 @@ class Layer:
 
     def __init__(
         self, weights: DeepseekWeights, plan: LayerPlan, config: DeepseekConfig, rope: RopeTable,
-        group: ExpertGroup | None = None,
+        group: ExpertGroup | None = None, *, prefix: str | None = None,
     ) -> None:  # fmt: skip
-        """group: whom the experts are shared with."""
-        prefix = f"layers.{plan.index}"
+        """prefix: of the weights' names, if not layers.<index>; group: whom the experts are shared
+        with."""
+        prefix = prefix or f"layers.{plan.index}"
         self.plan = plan
         self._engram = Engram(weights, plan.index, config) if plan.has_engram else None
         self._attention_mix = HyperConnection.load(weights, prefix, "attn", config)

@@ -23,6 +23,7 @@ from rorqual_engine.models.deepseek.indexer import Selection
 from rorqual_engine.models.deepseek.late import gather, late_spans, remember
 from rorqual_engine.models.deepseek.layer import Layer, Streams
 from rorqual_engine.models.deepseek.layout import kv_layout
+from rorqual_engine.models.deepseek.mtp import MtpModule
 from rorqual_engine.models.deepseek.rope import RopeTable
 from rorqual_engine.models.deepseek.state import KvViews, load_window, save_window
 from rorqual_engine.models.deepseek.step import Rows, rows_of
@@ -70,6 +71,10 @@ class DeepseekModel(CausalModel):
         ]
         self._has_group = options.group is not None
         self._head = FinalHead(found, self.config)
+        self.mtp: MtpModule | None = None
+        """V4's draft, where the checkpoint has it."""
+        if self.config.family == "v4" and MtpModule.is_in(found, self.config):
+            self.mtp = MtpModule(found, self.config, self._embedding, self._head.output)
         self._grams: EngramGrams | None = None
         if self.config.engram is not None:
             self._grams = EngramGrams(found, self.config)
