@@ -93,6 +93,7 @@ def _spec_from_wire(wire: decode_pb2.HandoverRequest) -> GenerationSpec:
         traffic_class=int(generation.traffic_class),
         deadline_unix_s=generation.deadline_unix_s,
         submitted_unix_s=wire.submitted_unix_s,
+        has_siblings=generation.num_choices > 1,
     )
 
 

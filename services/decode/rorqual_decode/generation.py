@@ -59,6 +59,8 @@ class GenerationSpec:
     deadline_unix_s: float
     """0 = none."""
     submitted_unix_s: float
+    has_siblings: bool = False
+    """Its request has more choices: they end at different times and are read again together."""
 
 
 class TokenScores(NamedTuple):

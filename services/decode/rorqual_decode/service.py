@@ -26,7 +26,13 @@ from rorqual_decode import convert
 from rorqual_decode.admission import Admitter
 from rorqual_decode.block_writer import BlockWriter
 from rorqual_decode.engine_thread import DecodeEngine
-from rorqual_decode.generation import Emission, FinishReason, GenerationKey, OutputStream
+from rorqual_decode.generation import (
+    Emission,
+    FinishReason,
+    GenerationKey,
+    GenerationSpec,
+    OutputStream,
+)
 from rorqual_decode.generation_span import GenerationSpan
 from rorqual_decode.publisher import TokenPublisher, bounded_slice
 from rorqual_decode.running import Running
@@ -266,15 +272,24 @@ class DecodeService:
     def sweep(self) -> None:
         """One round of `sweep_forever`."""
         now_s, now_unix_s = self._clock.monotonic_s(), self._clock.now_unix_s()
+        old: list[GenerationSpec] = []
         for entry in list(self._entries.values()):
             spec = entry.stream.spec
             if entry.sequence is not None and 0 < spec.deadline_unix_s < now_unix_s:
                 self._fail(entry, DeadlineExceeded("the deadline passed during generation"))
-            elif not entry.is_active and self._is_stale(entry.stream, now_s):
-                del self._entries[spec.key]
+            elif not entry.is_active and self._is_old(entry.stream, now_s):
+                old.append(spec)
+        self._forget_tokens(old, now_unix_s)
 
-    def _is_stale(self, stream: OutputStream, now_s: float) -> bool:
+    def _is_old(self, stream: OutputStream, now_s: float) -> bool:
         return now_s - stream.finished_monotonic_s > self._settings.emitted_keep_s
+
+    def _forget_tokens(self, old: list[GenerationSpec], now_unix_s: float) -> None:
+        """A choice whose siblings may still run somewhere is kept longer, within a bound."""
+        kept = [spec for spec in old if spec.has_siblings and spec.deadline_unix_s > now_unix_s]
+        kept = kept[max(0, len(kept) - self._settings.max_kept_choices) :]
+        for key in {spec.key for spec in old} - {spec.key for spec in kept}:
+            del self._entries[key]
 
     async def drain(self, timeout_s: float) -> None:
         """Take nothing new, let running generations end, then fail those that are left."""

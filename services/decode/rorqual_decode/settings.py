@@ -30,6 +30,11 @@ class DecodeSettings(BaseSettings):
     emitted_keep_s: float = Field(
         30.0, ge=0, description="how long tokens of a finished generation can be asked for again"
     )
+    max_kept_choices: int = Field(
+        1024,
+        ge=0,
+        description="ended choices of requests with several that are kept until their deadline",
+    )
     store_dir: Path | None = Field(None, description="block store; default: store/ in the run dir")
     store_capacity_bytes: int = Field(
         8 << 30, gt=0, description="size at which the oldest blocks leave the store"

@@ -155,6 +155,7 @@ def encoded_to_wire(
         Generation(
             request_id=request.request_id,
             choice_index=index,
+            num_choices=parsed.num_choices,
             model=parsed.model,
             prompt=prompts[encoded.prompt_index_of(index)],
             num_prompt_tokens=len(encoded.prompts[encoded.prompt_index_of(index)]) // TOKEN_BYTES,

@@ -42,6 +42,7 @@ def make_generation(
     *,
     max_new_tokens: int = 8,
     choice_index: int = 0,
+    num_choices: int = 1,
     deadline_s: float = 30.0,
     **sampling: object,
 ) -> generation_pb2.Generation:
@@ -50,6 +51,7 @@ def make_generation(
     return generation_pb2.Generation(
         request_id=request_id,
         choice_index=choice_index,
+        num_choices=num_choices,
         model="tiny",
         prompt=tensor_pb2.Payload(inline=np.asarray(token_ids, "<i4").tobytes()),
         num_prompt_tokens=len(token_ids),
@@ -166,6 +168,7 @@ class Surroundings:
         *,
         max_new_tokens: int = 8,
         choice_index: int = 0,
+        num_choices: int = 1,
         num_matched_blocks: int | None = None,
         deadline_s: float = 30.0,
         msg_id: str | None = None,
@@ -183,6 +186,7 @@ class Surroundings:
                 token_ids,
                 max_new_tokens=max_new_tokens,
                 choice_index=choice_index,
+                num_choices=num_choices,
                 deadline_s=deadline_s,
                 **sampling,
             ),

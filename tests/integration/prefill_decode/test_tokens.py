@@ -6,6 +6,7 @@ import asyncio
 
 import pytest
 from rorqual_proto.v1 import decode_pb2
+from rorqual_runtime.errors import NotFound
 
 from tests.integration.prefill_decode.conftest import prompt
 from tests.integration.prefill_decode.fleet import running_fleet
@@ -51,3 +52,29 @@ async def test_concurrent_sampled_streams_are_each_what_they_would_be_alone(
         expected = bare(token_ids, 40, temperature=0.800000011920929, seed=n)
         assert output.token_ids == expected, f"stream {n}"
         assert not output.has_gap
+
+
+async def test_a_choice_of_several_can_be_read_until_the_deadline(
+    runtime_settings, tiny_model, tiny_dir
+):
+    async with running_fleet(
+        runtime_settings,
+        tiny_model,
+        tiny_dir,
+        decode={"emitted_keep_s": 0.1, "max_kept_choices": 2},
+    ) as fleet:
+        around = fleet.around
+        await around.complete("alone", prompt(20), ignore_eos=True)
+        for request_id in ("a", "b", "c"):
+            await around.complete(
+                request_id, prompt(20), num_choices=2, ignore_eos=True, deadline_s=4.0
+            )
+        await asyncio.sleep(1.0)
+        for forgotten in ("alone", "a"):
+            with pytest.raises(NotFound):
+                await around.resend(forgotten)
+        for kept in ("b", "c"):
+            assert (await around.resend(kept)).token_ids == around.output(kept).token_ids
+        await asyncio.sleep(3.5)
+        with pytest.raises(NotFound):
+            await around.resend("c")
