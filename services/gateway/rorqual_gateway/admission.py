@@ -1,4 +1,4 @@
-"""Whether one more request may come in."""
+"""Whether one more request may come in, and whether its body can be kept until its end."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -30,3 +30,23 @@ class Admission:
             yield
         finally:
             self.num_active -= 1
+
+
+class BodyBudget:
+    """Bounds the bodies that are kept, all together."""
+
+    def __init__(self, max_bytes: int) -> None:
+        self._max_bytes = max_bytes
+        self.num_bytes = 0
+
+    @contextmanager
+    def hold(self, num_bytes: int) -> Iterator[bool]:
+        """Whether there is room for one more; it counts as long as the block runs."""
+        if self.num_bytes + num_bytes > self._max_bytes:
+            yield False
+            return
+        self.num_bytes += num_bytes
+        try:
+            yield True
+        finally:
+            self.num_bytes -= num_bytes
