@@ -14,6 +14,7 @@ from rorqual_engine.kernels.deepseek_attention_ops import (
     prepare,
     supports_attention,
 )
+from rorqual_engine.kernels.deepseek_grouped_ops import grouped_product, supports_grouped
 from rorqual_engine.kv import PAGE_TOKENS
 from rorqual_engine.models.deepseek.checkpoint import DeepseekWeights
 from rorqual_engine.models.deepseek.compress import Compressor
@@ -54,6 +55,12 @@ class Attention:
             and weights.device.type == "cpu"
             and weights.dtype == torch.bfloat16
         )
+        self._matrices_a: torch.Tensor | None = None
+        group_width = config.num_heads * dim // config.out_groups
+        if self._is_compiled and supports_grouped(group_width, config.out_rank):
+            matrix = weights.get(f"{prefix}.wo_a.weight")
+            parts = matrix.view(config.out_groups, config.out_rank, group_width)
+            self._matrices_a = parts.transpose(1, 2).contiguous()
         self.compress = (
             Compressor(weights, prefix, plan, config, rope) if plan.owns_entries else None
         )
@@ -113,6 +120,8 @@ class Attention:
             groups=config.out_groups,
             q_norm_eps=config.eps if config.q_head_norm else None,
         )
+        if self._matrices_a is not None:
+            return self._out_b(grouped_product(output, self._matrices_a))
         grouped = [linear(part) for linear, part in zip(self._out_a, output, strict=True)]
         return self._out_b(torch.cat(grouped, dim=-1))
 

@@ -17,11 +17,16 @@ from rorqual_engine.models.deepseek.state import KvViews
 from rorqual_engine.models.deepseek.step import ChunkRows, Rows
 
 
-def remember(ring: torch.Tensor, rows: Rows, chunk: ChunkRows, values: torch.Tensor) -> None:
-    """Puts the chunk's last rows of values [T, ...] where their positions belong in the ring."""
-    kept = min(chunk.count, len(ring))
-    last = slice(chunk.first + chunk.count - kept, chunk.first + chunk.count)
-    ring[rows.positions[last] % len(ring)] = values[last]
+def remember(rings: torch.Tensor, rows: Rows, values: torch.Tensor) -> None:
+    """Puts every chunk's last rows of values [T, ...] where their positions belong in its slot's
+    ring; rings: [slots, ring, ...]."""
+    tables, size = rows.tables, rings.shape[1]
+    slots, positions = tables.slots[tables.row_chunk], tables.positions
+    if tables.longest > size:
+        is_last = positions + size >= tables.ends[tables.row_chunk]
+        slots, positions = slots[is_last], positions[is_last]
+        values = values[torch.from_numpy(is_last).to(values.device)]
+    rings[torch.from_numpy(slots), torch.from_numpy(positions % size)] = values
 
 
 @dataclass(frozen=True)

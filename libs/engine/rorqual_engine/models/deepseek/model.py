@@ -131,16 +131,14 @@ class DeepseekModel(CausalModel):
     ) -> tuple[Streams, torch.Tensor]:
         """The streams of the last layer's rows, and which of them are wanted."""
         streams = self._embed(chunks, rows)
-        for chunk in rows.chunks:
-            remember(views.ids[chunk.slot], rows, chunk, rows.token_ids)
+        remember(views.ids, rows, rows.token_ids)
         wanted = torch.from_numpy(batch.logits_rows).to(self.device)
         first_late = self.config.num_encoder_layers
         streams = self._through(self._layers[:first_late], streams, rows, views)
         if self.config.late_start is None:
             return streams, wanted
-        for chunk in rows.chunks:
-            remember(views.streams[chunk.slot], rows, chunk, streams.values)
-            remember(views.weights[chunk.slot], rows, chunk, streams.pre)
+        remember(views.streams, rows, streams.values)
+        remember(views.weights, rows, streams.pre)
         spans = late_spans(chunks, rows, self.config.window)
         late = self._layers[first_late:]
         if spans is None:

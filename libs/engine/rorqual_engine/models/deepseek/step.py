@@ -15,6 +15,8 @@ from rorqual_engine.errors import BadChunk
 from rorqual_engine.kernels.deepseek_attention_ops import RowTables
 from rorqual_engine.kernels.deepseek_compress_ops import EntryTables, completed_entries
 
+_CPU = torch.device("cpu")
+
 
 @dataclass(frozen=True)
 class ChunkRows:
@@ -27,18 +29,24 @@ class ChunkRows:
     """Position of the first of them."""
     slot: int
     """Window slot."""
-    pages: torch.Tensor
-    """int64, from position 0 on"""
+    page_ids: npt.NDArray[np.int32]
+    """From position 0 on."""
     floor: int
     """No window key before this position is read."""
     num_stored: int
     """Entries that end before this position are in the pages already."""
     previous_ids: tuple[int, ...] = ()
     """Ids right before start, where a replay begins."""
+    device: torch.device = _CPU
 
     @property
     def end(self) -> int:
         return self.start + self.count
+
+    @cached_property
+    def pages(self) -> torch.Tensor:
+        """page_ids as int64."""
+        return torch.from_numpy(self.page_ids).long().to(self.device)
 
     @property
     def rows(self) -> slice:
@@ -64,7 +72,7 @@ class Rows:
     def tables(self) -> RowTables:
         """The same for compiled kernels."""
         counts = [chunk.count for chunk in self.chunks]
-        pages = [chunk.pages.to(torch.int32).cpu().numpy() for chunk in self.chunks]
+        pages = [chunk.page_ids for chunk in self.chunks]
         starts = np.cumsum([0, *(len(part) for part in pages)])[:-1]
 
         def column(values: Iterable[int]) -> npt.NDArray[np.int64]:
@@ -103,17 +111,18 @@ def rows_of(
     laid_out = []
     for c, chunk in enumerate(chunks):
         first, last = (int(row) for row in batch.row_starts[c : c + 2])
-        pages = batch.pages[batch.page_starts[c] : batch.page_starts[c + 1]].astype(np.int64)
+        pages = batch.pages[batch.page_starts[c] : batch.page_starts[c + 1]]
         laid_out.append(
             ChunkRows(
                 first=first,
                 count=last - first,
                 start=chunk.start,
                 slot=int(chunk.window or 0),
-                pages=torch.from_numpy(pages).to(device),
+                page_ids=pages,
                 floor=chunk.window_floor,
                 num_stored=chunk.num_stored,
                 previous_ids=tuple(chunk.previous_ids),
+                device=device,
             )
         )
     token_ids = torch.from_numpy(batch.token_ids).to(device)
