@@ -10,7 +10,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 SERVICES = tuple(sorted(path.parent.name for path in ROOT.glob("services/*/pyproject.toml")))
-TORCH_SERVICES = frozenset({"prefill", "decode", "grammar"})
+TORCH_SERVICES = frozenset({"prefill", "decode", "grammar", "vision"})
 _NAME = re.compile(r"[A-Za-z0-9._-]+")
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 from rorqual_engine.batch import ImageRows
-from rorqual_policy.blocks import BLOCK_TOKENS, ImageSpan
+from rorqual_policy.blocks import ImageSpan
 from rorqual_runtime import subjects
 from rorqual_runtime.bus import Bus
 from rorqual_runtime.errors import Corrupt, NoCapacity, ServingError, StaleTicket
@@ -54,12 +54,10 @@ class ImageFetcher:
         self._bus, self._tensors = bus, tensors
 
     async def fetch(self, job: Job, first_row: int) -> PromptImages | None:
-        """Images with rows from first_row on, each content once.
+        """Images with rows from first_row on, the first to be computed; each content once.
 
-        One block before first_row is covered too: its rows may be run again to rebuild windows.
         Raises: ServingError; retryable when vision or its data is away.
         """
-        first_row -= BLOCK_TOKENS
         wanted = [image for image in job.images if image.span.end > first_row]
         if not wanted:
             return None

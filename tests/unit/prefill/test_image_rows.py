@@ -105,14 +105,14 @@ async def test_embeddings_are_read_once_each_content() -> None:
         assert not vision.subjects
 
 
-async def test_images_well_within_the_stored_prefix_are_not_read() -> None:
+async def test_images_before_the_first_row_are_not_read() -> None:
     async with plane() as tensors:
         empty = tensor_pb2.TensorTicket()
         job = job_of((0, b"a", empty), (300, b"b", await published(tensors)))
-        images = await ImageFetcher(FakeVision(None), tensors).fetch(job, 384)
+        images = await ImageFetcher(FakeVision(None), tensors).fetch(job, 303)
         assert images is not None
         assert [span.start for span in images.spans] == [300]
-        assert await ImageFetcher(FakeVision(None), tensors).fetch(job, 640) is None
+        assert await ImageFetcher(FakeVision(None), tensors).fetch(job, 304) is None
         assert await ImageFetcher(FakeVision(None), tensors).fetch(job_of(), 0) is None
 
 
