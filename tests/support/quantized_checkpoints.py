@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import torch
 
 E2M1 = [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0]
@@ -31,3 +33,41 @@ def mxfp4(matrix: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     codes = codes + 8 * (scaled < 0)
     packed = (codes[:, 0::2] + 16 * codes[:, 1::2]).to(torch.uint8).view(torch.int8)
     return packed, scales.to(torch.float8_e8m0fnu)
+
+
+def quantize(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """A checkpoint as published: routed experts in 4 bits, attention's matrices in 8."""
+    found = dict(tensors)
+    for name, tensor in tensors.items():
+        if ".experts." in name:
+            found[name], found[_scales_of(name)] = mxfp4(tensor)
+        elif ".attn.w" in name:
+            stored = fp8_blocks(tensor, torch.float8_e8m0fnu)
+            found[name], found[_scales_of(name)] = stored
+    return found
+
+
+def widen(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """The values that such a checkpoint stands for, bf16."""
+    return {
+        name: _widened(tensor, tensors.get(_scales_of(name)))
+        for name, tensor in tensors.items()
+        if not name.endswith(".scale")
+    }
+
+
+def _widened(tensor: torch.Tensor, scales: torch.Tensor | None) -> torch.Tensor:
+    if scales is None:
+        return tensor
+    if tensor.dtype == torch.float8_e4m3fn:
+        factor = scales.float().repeat_interleave(128, 0)[: tensor.shape[0]]
+        factor = factor.repeat_interleave(128, 1)[:, : tensor.shape[1]]
+        return (tensor.float() * factor).bfloat16()
+    codes = tensor.view(torch.uint8).int()
+    pairs = torch.stack([codes % 16, codes // 16], dim=-1).flatten(1)
+    values = torch.tensor(E2M1)[pairs % 8] * (1 - 2 * (pairs // 8))
+    return (values * scales.float().repeat_interleave(32, 1)).bfloat16()
+
+
+def _scales_of(name: str) -> str:
+    return name.removesuffix(".weight") + ".scale"

@@ -10,7 +10,7 @@ from rorqual_engine.parallel import ExpertGroup
 @dataclass(frozen=True)
 class LoadOptions:
     keeps_quantized: bool = False
-    """Matrices stored in 8 or 4 bits stay so in memory and are widened at each use: the same bits,
-    less memory, slower."""
+    """Matrices stored in 8 or 4 bits stay so in memory and are widened at each use: the same values
+    in less memory, but slower."""
     group: ExpertGroup | None = None
     """Other ranks to share experts with."""
