@@ -8,7 +8,7 @@ from typing import Any
 from rorqual_runtime import subjects
 from rorqual_runtime.bus import MessageContext
 from rorqual_runtime.cancelled import CancelledIds
-from rorqual_runtime.errors import Cancelled, Internal, NotFound, ServingError, Unavailable
+from rorqual_runtime.errors import Cancelled, Internal, NotFound, ServingError
 from rorqual_runtime.logs import get_logger
 from rorqual_runtime.payload import get_payload
 from rorqual_runtime.service import ServiceContext
@@ -30,7 +30,6 @@ from rorqual_recipe.convert import (
 from rorqual_recipe.event_log import EndedStreams
 from rorqual_recipe.intake import TICKET_LEASE_S, Intake
 from rorqual_recipe.model import ServedModel
-from rorqual_recipe.output.sequence import TooManyEarly
 from rorqual_recipe.problems import RequestRefused
 from rorqual_recipe.protocols.base import ProtocolAdapter
 from rorqual_recipe.protocols.direct import DirectProtocol
@@ -67,7 +66,7 @@ class RecipeService:
         self._publisher = EventPublisher(ctx.bus)
         self._recovery = Recovery(ctx, settings, self._streams, self._on_recovered, self._fail)
 
-        self._adoption = Adoption(ctx, self._streams, self._recovery, self.on_tokens)
+        self._adoption = Adoption(ctx, self._streams, self._recovery, self.on_tokens, self._fail)
 
     @property
     def num_active(self) -> int:
@@ -156,7 +155,8 @@ class RecipeService:
         self._drop(request.request_id)
         self._streams.add(stream)
         if taken_over:
-            await self._adoption.adopt(stream, taken_over)
+            held_prompt = max(map(len, encoded.prompts)) > self._ctx.tensors.max_inline_bytes
+            await self._adoption.adopt(stream, taken_over, held_prompt=held_prompt)
             prompts = [convert.no_prompt()] * len(encoded.prompts)
         return convert.encoded_to_wire(request, encoded, prompts, self._ctx.instance_id)
 
@@ -236,8 +236,6 @@ class RecipeService:
         now_s = self._ctx.clock.monotonic_s()
         try:
             return stream.absorb(convert.delta_from_wire(wire_delta), decode_id, incarnation, now_s)
-        except TooManyEarly:
-            return Unavailable("tokens were lost on the way")
         except ServingError as err:
             return err
         except Exception:

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -11,7 +10,7 @@ from rorqual_runtime.errors import ServingError
 from rorqual_recipe.choices import Choice, Delta, TakeOver, classify, delta_before, in_pieces
 from rorqual_recipe.event_log import EventLog
 from rorqual_recipe.output.events import AnswerEvent
-from rorqual_recipe.output.sequence import Arrival, TooManyEarly
+from rorqual_recipe.output.sequence import Arrival
 from rorqual_recipe.protocols.base import (
     EventWriter,
     ProtocolAdapter,
@@ -131,10 +130,7 @@ class RequestStream:
         return last
 
     def absorb(self, delta: Delta, decode_id: str, incarnation: int, now_s: float) -> Absorbed:
-        """Take one delta: in order, once, or kept until what precedes it is here.
-
-        Raises: TooManyEarly when a gap has not been filled for too long.
-        """
+        """Take one delta: in order, once, or kept until what precedes it is here."""
         choice = self.choices[delta.choice_index]
         if choice.is_finished or not choice.order.accept_sender(decode_id, incarnation):
             return Absorbed()
@@ -143,7 +139,7 @@ class RequestStream:
         if arrival is Arrival.DUPLICATE:
             return Absorbed()
         if arrival is Arrival.EARLY:
-            self._keep(choice, delta)
+            choice.order.keep_early(delta.seq, delta)
             return Absorbed(has_gap=True)
         if self._num_behind:
             data = self._catch_up(choice, delta)
@@ -175,18 +171,13 @@ class RequestStream:
         """
         known = delta if choice.end_delivered else delta_before(delta, choice.num_delivered)
         if known is not delta:
-            self._keep(choice, delta)
+            choice.order.keep_early(delta.seq, delta)
         if choice.is_behind:
             self._append(choice, known)
             self._num_behind -= not choice.is_behind
         if self._num_behind:
             return []
         return [frame for each in self.choices for frame in self._append_kept(each)]
-
-    def _keep(self, choice: Choice, delta: Delta) -> None:
-        """For later. Too many are no loss while others catch up: they are fetched once more."""
-        with suppress(TooManyEarly) if self._num_behind else nullcontext():
-            choice.order.keep_early(delta.seq, delta)
 
     def _append_kept(self, choice: Choice) -> list[bytes]:
         data: list[bytes] = []

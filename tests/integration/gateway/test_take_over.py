@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import openai
 import pytest
 from rorqual_recipe.adoption import Adoption
 from rorqual_runtime.settings import RuntimeSettings
@@ -190,3 +191,37 @@ async def test_an_answer_that_was_out_before_anyone_listened_is_found(
     async with running_recipe(runtime_settings, chat_model_dir):
         answer = await asyncio.wait_for(request, 10)
     assert answer.choices[0].message.content == "Hello"
+
+
+async def test_a_lost_instance_is_listened_to_once_and_as_long_as_needed(
+    start_fleet, runtime_settings: RuntimeSettings, chat_model_dir: Path
+) -> None:
+    fleet = await start_fleet(silence_probe_s=0.2, take_over_after_s=0.3)
+    fleet.say(TEXT, pause_s=0.02)
+    ask = fleet.client.chat.completions.create
+    requests = [asyncio.create_task(ask(model=MODEL_ID, messages=USER)) for _ in range(12)]  # type: ignore[arg-type]
+    await asyncio.sleep(0.4)
+    async with running_recipe(runtime_settings, chat_model_dir) as second:
+        num_subscriptions = len(second.ctx.bus.client._subs)
+        await fleet.recipe.ctx.bus.close()
+        answers = await asyncio.wait_for(asyncio.gather(*requests), 20)
+        assert len(second.ctx.bus.client._subs) == num_subscriptions + 1
+        await asyncio.sleep(0.7)
+        assert len(second.ctx.bus.client._subs) == num_subscriptions
+    assert [answer.choices[0].message.content for answer in answers] == [TEXT] * 12
+
+
+async def test_a_prompt_that_went_with_its_instance_is_an_error(
+    start_fleet, runtime_settings: RuntimeSettings, chat_model_dir: Path, monkeypatch
+) -> None:
+    monkeypatch.setattr("rorqual_recipe.adoption.LOST_PROMPT_S", 0.5)
+    fleet = await start_fleet(silence_probe_s=0.2, take_over_after_s=0.3)
+    fleet.say(TEXT, hold_s=30)
+    ask = fleet.client.chat.completions.create(model=MODEL_ID, messages=USER)  # type: ignore[arg-type]
+    request = asyncio.create_task(ask)
+    await asyncio.sleep(0.2)
+    by_ticket = runtime_settings.model_copy(update={"max_inline_bytes": 16})
+    async with running_recipe(by_ticket, chat_model_dir):
+        await fleet.recipe.ctx.bus.close()
+        with pytest.raises(openai.InternalServerError, match="prompt was lost"):
+            await asyncio.wait_for(request, 10)

@@ -15,10 +15,6 @@ class Arrival(Enum):
     EARLY = auto()
 
 
-class TooManyEarly(Exception):
-    """More deltas arrived behind a gap than may be kept."""
-
-
 @dataclass(slots=True)
 class DeltaOrder(Generic[Delta]):
     """Position in one choice's token stream.
@@ -55,10 +51,10 @@ class DeltaOrder(Generic[Delta]):
         return Arrival.DUPLICATE
 
     def keep_early(self, seq: int, delta: Delta) -> None:
-        """Hold a delta until the gap before it is filled. Raises: TooManyEarly."""
-        if len(self.early) >= self.max_early and seq not in self.early:
-            raise TooManyEarly
-        self.early[seq] = delta
+        """Hold a delta until the gap before it is filled. Too many are no loss: they come again
+        with what is missing."""
+        if len(self.early) < self.max_early:
+            self.early[seq] = delta
 
     def pop_ready(self) -> Delta | None:
         """A kept delta that now continues the stream, or repeats it; None when there is none."""
