@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -17,6 +18,20 @@ SERIAL_ROWS = 12
 """Fewer rows are not worth waking a second thread."""
 Int64Array = npt.NDArray[np.int64]
 Int32Array = npt.NDArray[np.int32]
+
+
+class Addresses(NamedTuple):
+    """Of the tables of the same names."""
+
+    positions: int
+    row_chunk: int
+    starts: int
+    ends: int
+    firsts: int
+    floors: int
+    slots: int
+    pages: int
+    page_starts: int
 
 
 @dataclass(frozen=True)
@@ -40,9 +55,28 @@ class RowTables:
     page_starts: Int32Array
     """[C] into pages"""
 
-    @property
+    @cached_property
     def longest(self) -> int:
+        """Rows of the longest chunk."""
         return int((self.ends - self.starts).max())
+
+    @cached_property
+    def highest_end(self) -> int:
+        """Positions that the chunks reach up to."""
+        return int(self.ends.max())
+
+    @cached_property
+    def at(self) -> Addresses:
+        """Where the tables lie, for kernels."""
+        return Addresses(
+            *(
+                table.ctypes.data
+                for table in (
+                    self.positions, self.row_chunk, self.starts, self.ends, self.firsts,
+                    self.floors, self.slots, self.pages, self.page_starts,
+                )
+            )
+        )  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -89,7 +123,7 @@ def prepare(
         [
             0, num_rows, 32, source.data_ptr(), source.stride(0), q_rank, dim,
             turn.cos.shape[1], turn.cos.data_ptr(), turn.sin.data_ptr(),
-            tables.positions.ctypes.data, q_norm.data_ptr(), kv_norm.data_ptr(),
+            tables.at.positions, q_norm.data_ptr(), kv_norm.data_ptr(),
             q_latent.data_ptr(), kv.data_ptr(), 0,
         ],
         dtype=np.int64,
@@ -124,7 +158,7 @@ def attend(
     output = query.new_empty((groups, num_rows, heads // groups * dim))
     num_entries = 0
     if entries is not None:
-        most = int(tables.ends.max()) // entries.ratio
+        most = tables.highest_end // entries.ratio
         num_entries = most if selection is None else selection.shape[1]
     threads = _threads(num_rows)
     is_one_phase = tables.longest <= ring.view.shape[1] // 2
@@ -132,13 +166,13 @@ def attend(
         [
             0, num_rows, max(1, min(16, num_rows // (4 * threads))), query.data_ptr(), heads, dim,
             turn.cos.shape[1], turn.cos.data_ptr(), turn.sin.data_ptr(), kv.data_ptr(),
-            tables.positions.ctypes.data, tables.row_chunk.ctypes.data,
-            tables.starts.ctypes.data, tables.firsts.ctypes.data, tables.floors.ctypes.data,
-            ring.address, ring.stride_bytes, tables.slots.ctypes.data, ring.view.shape[1], window,
+            tables.at.positions, tables.at.row_chunk,
+            tables.at.starts, tables.at.firsts, tables.at.floors,
+            ring.address, ring.stride_bytes, tables.at.slots, ring.view.shape[1], window,
             *_paged(entries, tables), 0 if selection is None else selection.data_ptr(),
             0 if selection is None else selection.shape[1], num_entries, sinks.data_ptr(),
             output.data_ptr(), groups, q_norm_eps is not None, 0, is_one_phase, 0,
-            tables.ends.ctypes.data,
+            tables.at.ends,
         ],
         dtype=np.int64,
     )  # fmt: skip
@@ -155,7 +189,7 @@ def _paged(entries: PagedRows | None, tables: RowTables) -> tuple[int, ...]:
     """ENTRY_BASE .. PER_PAGE"""
     if entries is None:
         return (0,) * 6
-    pages, starts = tables.pages.ctypes.data, tables.page_starts.ctypes.data
+    pages, starts = tables.at.pages, tables.at.page_starts
     return (
         entries.address, entries.stride_bytes, pages, starts, entries.ratio,
         entries.view.shape[1],

@@ -86,7 +86,7 @@ def pool(
         [
             0, len(target), entries.numbers.ctypes.data, entries.chunk.ctypes.data, weights.ratio,
             weights.overlaps, weights.dim, raw.data_ptr(), raw.stride(0), bias,
-            tables.starts.ctypes.data, tables.firsts.ctypes.data, tables.slots.ctypes.data,
+            tables.at.starts, tables.at.firsts, tables.at.slots,
             address, stride, num_ring, weights.norm.data_ptr(), target.data_ptr(), 0,
         ],
         dtype=np.int64,
@@ -98,8 +98,8 @@ def pool(
     kept = np.array(
         [
             0, len(raw), weights.width, weights.ratio, raw.data_ptr(), raw.stride(0), bias,
-            tables.positions.ctypes.data, tables.row_chunk.ctypes.data, tables.ends.ctypes.data,
-            tables.slots.ctypes.data, address, stride, num_ring,
+            tables.at.positions, tables.at.row_chunk, tables.at.ends,
+            tables.at.slots, address, stride, num_ring,
         ],
         dtype=np.int64,
     )  # fmt: skip
@@ -127,8 +127,8 @@ def write_entries(
             entry_pages.view.shape[1], latent.shape[1], 0 if keys is None else keys.shape[1],
             turn.cos.shape[1], turn.cos.data_ptr(), turn.sin.data_ptr(), latent.data_ptr(),
             0 if keys is None else keys.data_ptr(),
-            0 if key_norm is None else key_norm.data_ptr(), tables.pages.ctypes.data,
-            tables.page_starts.ctypes.data, entry_pages.address,
+            0 if key_norm is None else key_norm.data_ptr(), tables.at.pages,
+            tables.at.page_starts, entry_pages.address,
             0 if key_pages is None else key_pages.address, entry_pages.stride_bytes, 0,
         ],
         dtype=np.int64,

@@ -48,7 +48,7 @@ def select(
     bounds: int32 [T, b], blocks that may be chosen from.
     """
     num_rows, heads, dim = query.shape
-    most = int(tables.ends.max()) // keys.ratio
+    most = tables.highest_end // keys.ratio
     chosen = torch.empty((num_rows, min(choice.top_k, most)), dtype=torch.int32)
     most_blocks = min(choice.num_blocks, -(-most // choice.block_entries))
     blocks = torch.empty((num_rows, most_blocks), dtype=torch.int32) if choice.num_blocks else None
@@ -58,8 +58,8 @@ def select(
             0, num_rows, max(1, min(8, num_rows // (4 * threads))), query.data_ptr(), heads, dim,
             0 if turn is None else turn.cos.shape[1], 0 if turn is None else turn.cos.data_ptr(),
             0 if turn is None else turn.sin.data_ptr(), turn is not None, weights.data_ptr(),
-            tables.positions.ctypes.data, tables.row_chunk.ctypes.data, keys.address,
-            keys.stride_bytes, tables.pages.ctypes.data, tables.page_starts.ctypes.data,
+            tables.at.positions, tables.at.row_chunk, keys.address,
+            keys.stride_bytes, tables.at.pages, tables.at.page_starts,
             keys.ratio, keys.view.shape[1], choice.top_k, chosen.data_ptr(), chosen.shape[1],
             0 if blocks is None else blocks.data_ptr(), _ANY if blocks is None else most_blocks,
             0 if bounds is None else bounds.data_ptr(), 0 if bounds is None else bounds.shape[1],

@@ -78,7 +78,7 @@ class Sequences:
             for s, start, count in spans
         ]
         batch = lay_out(chunks, self.cache, vocab_size=4096, max_context_tokens=4096)
-        return rows_of(chunks, batch, torch.device("cpu"), None)
+        return rows_of(chunks, batch, torch.device("cpu"), None, window_slots=12, hidden=64)
 
     def run(self, layers: Sequence[int], rows: Rows, seed: int) -> list[torch.Tensor]:
         """The layers' attention over random rows."""

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from rorqual_engine.batch import ImageRows, SequenceChunk
+from rorqual_engine.errors import BadChunk
 from rorqual_engine.exactness import is_exact
 from rorqual_engine.kv import PagedKvCache, PageLease
 from rorqual_engine.models import load_model
@@ -245,3 +248,22 @@ def test_quantised_kv_is_another_model_with_its_own_fingerprint(
 
 def test_the_engine_says_it_is_exact(model: DeepseekModel) -> None:
     assert is_exact(model)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"window": 99}, "window slot 99"),
+        ({"window_floor": 6}, r"window floor 6 is not in 0\.\.5"),
+        ({"num_stored": -1}, "-1 stored"),
+        ({"embeddings": ImageRows(np.arange(2), torch.zeros(2, 5))}, r"shape \(2, 5\)"),
+        ({"embeddings": ImageRows(np.array([3]), torch.zeros(1, 192))}, r"outside 0\.\.2"),
+    ],
+)
+def test_chunks_that_contradict_themselves_are_refused(
+    model: DeepseekModel, cache: PagedKvCache, changes: dict[str, Any], said: str
+) -> None:
+    with cache.allocate(1) as lease:
+        chunk = SequenceChunk([1, 2, 3], 5, lease.pages, True, lease.window)
+        with pytest.raises(BadChunk, match=said):
+            model.forward([replace(chunk, **changes)], cache)

@@ -96,7 +96,7 @@ class Attention:
         self, x: torch.Tensor, rows: Rows, views: KvViews, selections: dict[int, Selection]
     ) -> torch.Tensor:
         config, plan, tables = self._config, self.plan, rows.tables
-        turn = self._rope.turn(int(tables.ends.max()))
+        turn = self._rope.turn(tables.highest_end)
         norms = self._q_norm, self._kv_norm
         q_latent, kv = prepare(self._first(x), tables, turn, *norms, config.eps)
         selection = None

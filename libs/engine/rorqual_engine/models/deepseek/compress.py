@@ -174,7 +174,7 @@ class Compressor:
             self._eps,
             entries,
             tables,
-            self._rope.turn(int(tables.ends.max())),
+            self._rope.turn(tables.highest_end),
             PagedRows(views.entries[plan.index], plan.ratio),
             None if key_view is None else PagedRows(key_view, plan.ratio),
         )

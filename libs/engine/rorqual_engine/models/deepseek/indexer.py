@@ -86,7 +86,7 @@ class Indexer:
         self, queries: torch.Tensor, weights: torch.Tensor, rows: Rows, keys: torch.Tensor,
         candidates: torch.Tensor | None,
     ) -> Selection:  # fmt: skip
-        turn = None if self._is_quantized else self._rope.turn(int(rows.tables.ends.max()))
+        turn = None if self._is_quantized else self._rope.turn(rows.tables.highest_end)
         if turn is None:
             queries = self._turned(queries, rows)
         makes_blocks = self._plan.candidate_source == self._plan.index

@@ -107,7 +107,14 @@ class DeepseekModel(CausalModel):
         batch = lay_out(
             chunks, cache, vocab_size=self.vocab_size, max_context_tokens=self.max_context_tokens
         )
-        rows = rows_of(chunks, batch, self.device, self.config.image_token_id)
+        rows = rows_of(
+            chunks,
+            batch,
+            self.device,
+            self.config.image_token_id,
+            window_slots=cache.num_windows,
+            hidden=self.config.hidden,
+        )
         if self._grams is not None:
             rows = replace(rows, grams=self._grams.of(self._views_of(cache).ids, rows))
         return batch, rows

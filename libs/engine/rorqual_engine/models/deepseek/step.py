@@ -103,13 +103,17 @@ def rows_of(
     batch: Batch,
     device: torch.device,
     image_token_id: int | None,
+    *,
+    window_slots: int,
+    hidden: int,
 ) -> Rows:
-    """Raises: BadChunk."""
+    """window_slots: how many the cache has; hidden: width of embeddings. Raises: BadChunk."""
     slots = [chunk.window for chunk in chunks]
     if any(slot is None for slot in slots) or len(set(slots)) < len(slots):
         raise BadChunk("every chunk needs a window slot of its own")
     laid_out = []
     for c, chunk in enumerate(chunks):
+        _check(chunk, window_slots, hidden)
         first, last = (int(row) for row in batch.row_starts[c : c + 2])
         pages = batch.pages[batch.page_starts[c] : batch.page_starts[c + 1]]
         laid_out.append(
@@ -131,3 +135,20 @@ def rows_of(
         is_image = token_ids == image_token_id
     positions = torch.from_numpy(batch.positions).to(device)
     return Rows(token_ids, positions, is_image, tuple(laid_out))
+
+
+def _check(chunk: SequenceChunk, window_slots: int, hidden: int) -> None:
+    """Raises: BadChunk."""
+    if not 0 <= (chunk.window or 0) < window_slots:
+        raise BadChunk(f"window slot {chunk.window} outside 0..{window_slots - 1}")
+    if not 0 <= chunk.window_floor <= chunk.start:
+        raise BadChunk(f"window floor {chunk.window_floor} is not in 0..{chunk.start}")
+    if chunk.num_stored < 0:
+        raise BadChunk(f"{chunk.num_stored} stored tokens")
+    if chunk.embeddings is None:
+        return
+    rows, shape = chunk.embeddings.rows, tuple(chunk.embeddings.values.shape)
+    if shape != (len(rows), hidden):
+        raise BadChunk(f"embeddings of shape {shape} for {len(rows)} rows of {hidden}")
+    if len(rows) and not (rows.min() >= 0 and rows.max() < len(chunk.token_ids)):
+        raise BadChunk(f"embeddings for rows outside 0..{len(chunk.token_ids) - 1}")
