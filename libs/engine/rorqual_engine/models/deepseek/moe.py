@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 
 from rorqual_engine.models.deepseek.checkpoint import DeepseekWeights
@@ -67,9 +68,12 @@ class MoeLayer:
             self._remote.collect(self._experts.each(arrived.rows, arrived.experts), arrived)
 
     def _count(self, experts: torch.Tensor) -> None:
+        if experts.device.type == "cpu":  # a third of the time, in a step of few rows
+            num_experts = len(self.counts)
+            self.counts.numpy()[:] += np.bincount(experts.numpy().ravel(), minlength=num_experts)
+            return
         flat = experts.flatten().long()
-        if self.counts.device != flat.device:
-            self.counts = self.counts.to(flat.device)
+        self.counts = self.counts.to(flat.device)
         self.counts.scatter_add_(0, flat, torch.ones_like(flat))
 
 
