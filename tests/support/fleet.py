@@ -157,19 +157,21 @@ FleetFactory = Callable[..., RunningFleet]
 def fleet_options(
     home: Path,
     *,
+    model: str = DEFAULT_MODEL,
     restart: bool = False,
     env: Mapping[str, str] | None = None,
     max_prefill: int | None = None,
     max_decode: int | None = None,
     **num_instances: int,
 ) -> FleetOptions:
-    """Options of a test fleet: any free port, the default model of this checkout.
+    """Options of a test fleet: any free port, by default the default model of this checkout.
 
     restart: whether a killed process comes back by itself.
     num_instances: prefill=2, decode=2, ...; one of each service where nothing is said.
     """
     return FleetOptions(
         home=home,
+        model=model,
         port=0,
         num_instances=num_instances,
         max_prefill=max_prefill,

@@ -1,0 +1,216 @@
+"""Prompts with images through the whole fleet, on the small random model."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.seeing import SeeingClient, SeeingOracle, data_url, image_part, text_part
+from tests.support.fleet import RunningFleet, running_fleet
+from tests.support.model import random_v41_dir
+from tests.support.pictures import picture_file
+from tests.support.web_server import WebServer, answer, web_server
+
+FILES = {seed: picture_file(seed, 150 + 10 * seed, 130) for seed in range(1, 8)}
+URLS = {seed: data_url(data) for seed, data in FILES.items()}
+_OF_THE_SAME_SIZE = picture_file(40, 180, 130)
+"""As FILES[3]."""
+_LONG = " river" * 300
+
+
+@pytest.fixture(scope="module")
+def model_dir() -> Path:
+    return random_v41_dir()
+
+
+@pytest.fixture(scope="module")
+def seeing_fleet(
+    model_dir: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[RunningFleet]:
+    env = {"RORQUAL_VISION_ALLOWED_NETWORKS": "127.0.0.0/8"}
+    home = tmp_path_factory.mktemp("seeing")
+    with running_fleet(home, model=str(model_dir), env=env, vision=2) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def client(seeing_fleet: RunningFleet, model_dir: Path) -> Iterator[SeeingClient]:
+    asking = SeeingClient(seeing_fleet.base_url, model_dir)
+    yield asking
+    asking.http.close()
+
+
+@pytest.fixture(scope="module")
+def oracle(model_dir: Path) -> SeeingOracle:
+    return SeeingOracle(model_dir)
+
+
+@contextmanager
+def serving(pages: Mapping[str, bytes]) -> Iterator[WebServer]:
+    """A web server on a thread of its own."""
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever, daemon=True)
+    thread.start()
+    manager = web_server(pages)
+    try:
+        yield asyncio.run_coroutine_threadsafe(manager.__aenter__(), loop).result(5)
+        asyncio.run_coroutine_threadsafe(manager.__aexit__(None, None, None), loop).result(5)
+    finally:
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join(5)
+        loop.close()
+
+
+def user(*parts: object) -> list[dict[str, object]]:
+    return [{"role": "user", "content": list(parts)}]
+
+
+def test_two_images_in_one_prompt_are_what_the_model_sees(
+    client: SeeingClient, oracle: SeeingOracle
+) -> None:
+    messages = user(
+        text_part("compare"), image_part(URLS[1]), text_part("and"), image_part(URLS[2])
+    )
+    ids = client.prompt_ids(messages)
+    found = client.ask(messages)
+    assert found.num_prompt_tokens == len(ids)
+    assert ids.count(oracle.image_id) == len(oracle.rows(FILES[1])) + len(oracle.rows(FILES[2]))
+    assert found.output_ids == oracle.answer(ids, [FILES[1], FILES[2]], 12)
+    assert oracle.answer(ids, [FILES[2], FILES[1]], 12) != found.output_ids
+
+
+def test_equal_text_with_another_image_shares_no_cache_and_the_same_image_does(
+    client: SeeingClient, oracle: SeeingOracle
+) -> None:
+    """The second question differs from the first in its image only: all ids are the same."""
+    first, other = (user(image_part(URLS[s]), text_part("what is it?" + _LONG)) for s in (3, 4))
+    other = user(image_part(data_url(picture_file(40, 180, 130))), text_part("what is it?" + _LONG))
+    ids = client.prompt_ids(first)
+    assert client.prompt_ids(other) == ids
+    asked = client.ask(first)
+    assert asked.cached_tokens == 0
+    assert asked.output_ids == oracle.answer(ids, [FILES[3]], 12)
+    again = _until_cached(client, first)
+    assert again.cached_tokens > 128
+    assert again.output_ids == asked.output_ids
+    different = client.ask(other)
+    assert different.cached_tokens == 0
+    assert different.output_ids == oracle.answer(ids, [_OF_THE_SAME_SIZE], 12)
+    assert different.output_ids != asked.output_ids
+
+
+def _until_cached(client: SeeingClient, messages: list[dict[str, object]]):  # type: ignore[no-untyped-def]
+    """Blocks are written behind the answer."""
+    end_s = time.monotonic() + 10
+    while True:
+        found = client.ask(messages)
+        if found.cached_tokens or time.monotonic() > end_s:
+            return found
+
+
+def test_an_image_in_a_tool_result(client: SeeingClient, oracle: SeeingOracle) -> None:
+    call = {"id": "c1", "type": "function", "function": {"name": "look", "arguments": "{}"}}
+    messages = [
+        {"role": "user", "content": "look around"},
+        {"role": "assistant", "content": "", "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "c1", "content": [image_part(URLS[5])]},
+    ]
+    tools = [{"type": "function", "function": {"name": "look", "parameters": {"type": "object"}}}]
+    ids = client.prompt_ids(messages, tools=tools)
+    assert ids.count(oracle.image_id) == len(oracle.rows(FILES[5]))
+    found = client.ask(messages, tools=tools, tool_choice="none")
+    expected = client.prompt_ids(messages, tools=tools, tool_choice="none")
+    assert found.output_ids == oracle.answer(expected, [FILES[5]], 12)
+
+
+def test_an_image_by_url_is_the_image_itself(client: SeeingClient) -> None:
+    pages = {
+        "/p.png": answer(FILES[6]),
+        "/away": answer(b"", status="302 Found", Location="/p.png"),
+    }
+    inline = client.ask(user(image_part(URLS[6]), text_part("what")))
+    with serving(pages) as server:
+        for path in pages:
+            found = client.ask(user(image_part(server.url(path)), text_part("what")))
+            assert found.output_ids == inline.output_ids
+        assert len(server.requests) == 3
+
+
+def test_broken_images_are_400_with_their_paths(client: SeeingClient) -> None:
+    with serving({"/text": answer(b"hello")}) as server:
+        reply = client.chat(
+            [
+                {"role": "system", "content": "see"},
+                {
+                    "role": "user",
+                    "content": [
+                        text_part("these"),
+                        image_part(data_url(b"no image")),
+                        image_part(URLS[1]),
+                        image_part(server.url("/text")),
+                        image_part(server.url("/none")),
+                        image_part("http://10.0.0.1/secret"),
+                    ],
+                },
+            ]
+        )
+    assert reply.status_code == 400
+    message = reply.json()["error"]["message"]
+    for index, said in ((1, "not a png"), (3, "not a png"), (4, "404"), (5, "not a public one")):
+        assert f"messages[1].content[{index}]" in message, message
+        assert said in message
+    assert "content[2]" not in message
+
+
+def test_the_other_protocols_see_too(client: SeeingClient, oracle: SeeingOracle) -> None:
+    data = URLS[7].partition(",")[2]
+    source = {"type": "base64", "media_type": "image/png", "data": data}
+    content = [{"type": "image", "source": source}, {"type": "text", "text": "what"}]
+    body = {"messages": [{"role": "user", "content": content}]}
+    counted = client.post("/v1/messages/count_tokens", body).json()["input_tokens"]
+    said = client.post("/v1/messages", {**body, "max_tokens": 4}).json()
+    assert (
+        said["usage"]["input_tokens"] + said["usage"].get("cache_read_input_tokens", 0) == counted
+    )
+    assert counted > len(oracle.rows(FILES[7]))
+    parts = [{"type": "input_image", "image_url": URLS[7]}, {"type": "input_text", "text": "what"}]
+    item = {"role": "user", "content": parts}
+    reply = client.post("/v1/responses", {"input": [item], "max_output_tokens": 16})
+    assert reply.status_code == 200, reply.text
+    assert reply.json()["usage"]["input_tokens"] > len(oracle.rows(FILES[7]))
+
+
+def test_low_detail_and_many_images(client: SeeingClient, oracle: SeeingOracle) -> None:
+    big = data_url(picture_file(9, 800, 800))
+    high, low = (
+        client.prompt_ids(user(image_part(big, detail=d), text_part("x"))) for d in ("high", "low")
+    )
+    assert low.count(oracle.image_id) < high.count(oracle.image_id)
+    many = user(*(image_part(data_url(picture_file(s, 90, 90))) for s in range(20, 32)))
+    files = [picture_file(s, 90, 90) for s in range(20, 32)]
+    found = client.ask(many, max_tokens=4)
+    assert found.output_ids == oracle.answer(client.prompt_ids(many), files, 4)
+
+
+def test_one_vision_instance_may_die(
+    seeing_fleet: RunningFleet, client: SeeingClient, oracle: SeeingOracle
+) -> None:
+    seeing_fleet.kill("vision-1")
+    num_asked = 0
+    for seed in range(50, 80):
+        data = picture_file(seed, 100, 100)
+        messages = user(image_part(data_url(data)), text_part("what"))
+        expected = oracle.answer(client.prompt_ids(messages), [data], 3)
+        if not client.is_plain(expected):
+            continue
+        assert client.ask(messages, max_tokens=3).output_ids == expected
+        num_asked += 1
+        if num_asked == 6:
+            return
+    pytest.fail("the random model gives no plain answers")
