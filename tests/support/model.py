@@ -21,3 +21,11 @@ def default_model_dir() -> Path:
     from rorqual_engine.prepare import DEFAULT_MODEL, prepare_model
 
     return prepare_model(DEFAULT_MODEL, REPOSITORY / ".rorqual" / "models" / DEFAULT_MODEL)
+
+
+@cache
+def random_v41_dir() -> Path:
+    """Directory of random-v41, made when it is not there."""
+    from rorqual_engine.prepare.directory import RANDOM_MODEL, prepare_model
+
+    return prepare_model(RANDOM_MODEL, REPOSITORY / ".rorqual" / "models" / RANDOM_MODEL)

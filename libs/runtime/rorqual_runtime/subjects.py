@@ -94,6 +94,16 @@ def kvmeta_release() -> str:
     return _subject("kvmeta", "release")
 
 
+def window_notices() -> str:
+    """Who keeps which window state, for everyone that computes prompts."""
+    return _subject("windows", "notices")
+
+
+def window_fetch(holder_id: str) -> str:
+    """Asks one instance for a window state that it keeps."""
+    return _subject("windows", "fetch", holder_id)
+
+
 def grammar_compile() -> str:
     return _subject("grammar", "compile")
 

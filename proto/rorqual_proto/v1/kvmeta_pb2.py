@@ -24,29 +24,36 @@ _sym_db = _symbol_database.Default()
 
 from rorqual_proto.v1 import error_pb2 as rorqual__proto_dot_v1_dot_error__pb2
 from rorqual_proto.v1 import generation_pb2 as rorqual__proto_dot_v1_dot_generation__pb2
+from rorqual_proto.v1 import tensor_pb2 as rorqual__proto_dot_v1_dot_tensor__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1drorqual_proto/v1/kvmeta.proto\x12\nrorqual.v1\x1a\x1crorqual_proto/v1/error.proto\x1a!rorqual_proto/v1/generation.proto\"Q\n\x0cMatchRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x19\n\x11model_fingerprint\x18\x02 \x01(\t\x12\x12\n\nblock_keys\x18\x03 \x03(\x0c\"b\n\nMatchReply\x12\"\n\x05match\x18\x01 \x01(\x0b\x32\x11.rorqual.v1.MatchH\x00\x12&\n\x05\x65rror\x18\x02 \x01(\x0b\x32\x15.rorqual.v1.ErrorInfoH\x00\x42\x08\n\x06result\"h\n\x05Match\x12\x1a\n\x12num_matched_blocks\x18\x01 \x01(\r\x12\x10\n\x08lease_id\x18\x02 \x01(\t\x12\x1c\n\x14lease_expires_unix_s\x18\x03 \x01(\x01\x12\x13\n\x0bmiss_reason\x18\x04 \x01(\t\"\'\n\x13ReleaseLeaseRequest\x12\x10\n\x08lease_id\x18\x01 \x01(\t\"[\n\x15RegisterBlocksRequest\x12\x19\n\x11model_fingerprint\x18\x01 \x01(\t\x12\'\n\x06\x62locks\x18\x02 \x03(\x0b\x32\x17.rorqual.v1.BlockRecord\"n\n\x0b\x42lockRecord\x12\x0b\n\x03key\x18\x01 \x01(\x0c\x12\x12\n\nsize_bytes\x18\x02 \x01(\r\x12/\n\rtraffic_class\x18\x03 \x01(\x0e\x32\x18.rorqual.v1.TrafficClass\x12\r\n\x05store\x18\x04 \x01(\t\"a\n\x13RegisterBlocksReply\x12\x18\n\x0enum_registered\x18\x01 \x01(\rH\x00\x12&\n\x05\x65rror\x18\x02 \x01(\x0b\x32\x15.rorqual.v1.ErrorInfoH\x00\x42\x08\n\x06result\"N\n\x13\x46orgetBlocksRequest\x12\x19\n\x11model_fingerprint\x18\x01 \x01(\t\x12\x0c\n\x04keys\x18\x02 \x03(\x0c\x12\x0e\n\x06reason\x18\x03 \x01(\tb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1drorqual_proto/v1/kvmeta.proto\x12\nrorqual.v1\x1a\x1crorqual_proto/v1/error.proto\x1a!rorqual_proto/v1/generation.proto\x1a\x1drorqual_proto/v1/tensor.proto\"Q\n\x0cMatchRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x19\n\x11model_fingerprint\x18\x02 \x01(\t\x12\x12\n\nblock_keys\x18\x03 \x03(\x0c\"b\n\nMatchReply\x12\"\n\x05match\x18\x01 \x01(\x0b\x32\x11.rorqual.v1.MatchH\x00\x12&\n\x05\x65rror\x18\x02 \x01(\x0b\x32\x15.rorqual.v1.ErrorInfoH\x00\x42\x08\n\x06result\"h\n\x05Match\x12\x1a\n\x12num_matched_blocks\x18\x01 \x01(\r\x12\x10\n\x08lease_id\x18\x02 \x01(\t\x12\x1c\n\x14lease_expires_unix_s\x18\x03 \x01(\x01\x12\x13\n\x0bmiss_reason\x18\x04 \x01(\t\"\'\n\x13ReleaseLeaseRequest\x12\x10\n\x08lease_id\x18\x01 \x01(\t\"[\n\x15RegisterBlocksRequest\x12\x19\n\x11model_fingerprint\x18\x01 \x01(\t\x12\'\n\x06\x62locks\x18\x02 \x03(\x0b\x32\x17.rorqual.v1.BlockRecord\"n\n\x0b\x42lockRecord\x12\x0b\n\x03key\x18\x01 \x01(\x0c\x12\x12\n\nsize_bytes\x18\x02 \x01(\r\x12/\n\rtraffic_class\x18\x03 \x01(\x0e\x32\x18.rorqual.v1.TrafficClass\x12\r\n\x05store\x18\x04 \x01(\t\"a\n\x13RegisterBlocksReply\x12\x18\n\x0enum_registered\x18\x01 \x01(\rH\x00\x12&\n\x05\x65rror\x18\x02 \x01(\x0b\x32\x15.rorqual.v1.ErrorInfoH\x00\x42\x08\n\x06result\"N\n\x13\x46orgetBlocksRequest\x12\x19\n\x11model_fingerprint\x18\x01 \x01(\t\x12\x0c\n\x04keys\x18\x02 \x03(\x0c\x12\x0e\n\x06reason\x18\x03 \x01(\t\"a\n\x0cWindowNotice\x12\x19\n\x11model_fingerprint\x18\x01 \x01(\t\x12\x11\n\tholder_id\x18\x02 \x01(\t\x12\x0b\n\x03key\x18\x03 \x01(\x0c\x12\x16\n\x0e\x65xpires_unix_s\x18\x04 \x01(\x01\"7\n\rWindowRequest\x12\x19\n\x11model_fingerprint\x18\x01 \x01(\t\x12\x0b\n\x03key\x18\x02 \x01(\x0c\"k\n\x0bWindowReply\x12*\n\x06window\x18\x01 \x01(\x0b\x32\x18.rorqual.v1.TensorTicketH\x00\x12&\n\x05\x65rror\x18\x02 \x01(\x0b\x32\x15.rorqual.v1.ErrorInfoH\x00\x42\x08\n\x06resultb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'rorqual_proto.v1.kvmeta_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_MATCHREQUEST']._serialized_start=110
-  _globals['_MATCHREQUEST']._serialized_end=191
-  _globals['_MATCHREPLY']._serialized_start=193
-  _globals['_MATCHREPLY']._serialized_end=291
-  _globals['_MATCH']._serialized_start=293
-  _globals['_MATCH']._serialized_end=397
-  _globals['_RELEASELEASEREQUEST']._serialized_start=399
-  _globals['_RELEASELEASEREQUEST']._serialized_end=438
-  _globals['_REGISTERBLOCKSREQUEST']._serialized_start=440
-  _globals['_REGISTERBLOCKSREQUEST']._serialized_end=531
-  _globals['_BLOCKRECORD']._serialized_start=533
-  _globals['_BLOCKRECORD']._serialized_end=643
-  _globals['_REGISTERBLOCKSREPLY']._serialized_start=645
-  _globals['_REGISTERBLOCKSREPLY']._serialized_end=742
-  _globals['_FORGETBLOCKSREQUEST']._serialized_start=744
-  _globals['_FORGETBLOCKSREQUEST']._serialized_end=822
+  _globals['_MATCHREQUEST']._serialized_start=141
+  _globals['_MATCHREQUEST']._serialized_end=222
+  _globals['_MATCHREPLY']._serialized_start=224
+  _globals['_MATCHREPLY']._serialized_end=322
+  _globals['_MATCH']._serialized_start=324
+  _globals['_MATCH']._serialized_end=428
+  _globals['_RELEASELEASEREQUEST']._serialized_start=430
+  _globals['_RELEASELEASEREQUEST']._serialized_end=469
+  _globals['_REGISTERBLOCKSREQUEST']._serialized_start=471
+  _globals['_REGISTERBLOCKSREQUEST']._serialized_end=562
+  _globals['_BLOCKRECORD']._serialized_start=564
+  _globals['_BLOCKRECORD']._serialized_end=674
+  _globals['_REGISTERBLOCKSREPLY']._serialized_start=676
+  _globals['_REGISTERBLOCKSREPLY']._serialized_end=773
+  _globals['_FORGETBLOCKSREQUEST']._serialized_start=775
+  _globals['_FORGETBLOCKSREQUEST']._serialized_end=853
+  _globals['_WINDOWNOTICE']._serialized_start=855
+  _globals['_WINDOWNOTICE']._serialized_end=952
+  _globals['_WINDOWREQUEST']._serialized_start=954
+  _globals['_WINDOWREQUEST']._serialized_end=1009
+  _globals['_WINDOWREPLY']._serialized_start=1011
+  _globals['_WINDOWREPLY']._serialized_end=1118
 # @@protoc_insertion_point(module_scope)

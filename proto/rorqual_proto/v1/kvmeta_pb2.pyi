@@ -1,5 +1,6 @@
 from rorqual_proto.v1 import error_pb2 as _error_pb2
 from rorqual_proto.v1 import generation_pb2 as _generation_pb2
+from rorqual_proto.v1 import tensor_pb2 as _tensor_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
@@ -81,3 +82,31 @@ class ForgetBlocksRequest(_message.Message):
     keys: _containers.RepeatedScalarFieldContainer[bytes]
     reason: str
     def __init__(self, model_fingerprint: _Optional[str] = ..., keys: _Optional[_Iterable[bytes]] = ..., reason: _Optional[str] = ...) -> None: ...
+
+class WindowNotice(_message.Message):
+    __slots__ = ("model_fingerprint", "holder_id", "key", "expires_unix_s")
+    MODEL_FINGERPRINT_FIELD_NUMBER: _ClassVar[int]
+    HOLDER_ID_FIELD_NUMBER: _ClassVar[int]
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    EXPIRES_UNIX_S_FIELD_NUMBER: _ClassVar[int]
+    model_fingerprint: str
+    holder_id: str
+    key: bytes
+    expires_unix_s: float
+    def __init__(self, model_fingerprint: _Optional[str] = ..., holder_id: _Optional[str] = ..., key: _Optional[bytes] = ..., expires_unix_s: _Optional[float] = ...) -> None: ...
+
+class WindowRequest(_message.Message):
+    __slots__ = ("model_fingerprint", "key")
+    MODEL_FINGERPRINT_FIELD_NUMBER: _ClassVar[int]
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    model_fingerprint: str
+    key: bytes
+    def __init__(self, model_fingerprint: _Optional[str] = ..., key: _Optional[bytes] = ...) -> None: ...
+
+class WindowReply(_message.Message):
+    __slots__ = ("window", "error")
+    WINDOW_FIELD_NUMBER: _ClassVar[int]
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    window: _tensor_pb2.TensorTicket
+    error: _error_pb2.ErrorInfo
+    def __init__(self, window: _Optional[_Union[_tensor_pb2.TensorTicket, _Mapping]] = ..., error: _Optional[_Union[_error_pb2.ErrorInfo, _Mapping]] = ...) -> None: ...

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -35,6 +35,7 @@ from rorqual_decode.page_hold import PageHold
 from rorqual_decode.running import Running
 from rorqual_decode.sampling import choose_tokens, is_cheap_draw
 from rorqual_decode.stopping import StopRule, make_stop_rule
+from rorqual_decode.window_fetch import WindowFetcher
 
 T = TypeVar("T")
 
@@ -51,6 +52,15 @@ class Admitted:
     first: Emission
     prompt_blocks: list[tuple[bytes, int]]
     """Key and page of the full prompt blocks that are not stored yet."""
+
+
+class Reserved(NamedTuple):
+    """Memory of a sequence: prompt and longest answer."""
+
+    hold: PageHold
+    pages: list[int]
+    """The prompt's come first."""
+    window: int | None
 
 
 class Admitter:
@@ -72,6 +82,7 @@ class Admitter:
         self._cache = cache
         self._tensors = tensors
         self._fetcher = PageFetcher(tensors, cache)
+        self._windows = WindowFetcher(tensors, cache, model)
         self._read_grammar = read_grammar
         self._recompile = recompile
         self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="first-token")
@@ -87,9 +98,10 @@ class Admitter:
             Unavailable, DeadlineExceeded; nothing is held then.
         """
         self._check(offer)
-        hold, pages = self._reserve(offer)
+        reserved = self._reserve(offer)
+        hold = reserved.hold
         try:
-            sequence, prompt_blocks = await self._prepare(offer, hold, pages, timeout_s)
+            sequence, prompt_blocks = await self._prepare(offer, reserved, timeout_s)
             logits = await self._tensors.fetch(offer.first_logits, timeout_s=timeout_s)
             first = await self._first_token(sequence, logits)
         except BaseException:
@@ -109,14 +121,17 @@ class Admitter:
             if token_id >= self._model.vocab_size:
                 raise InvalidRequest(f"token {token_id} is not in the vocabulary", "logit_bias")
 
-    def _reserve(self, offer: HandoverOffer) -> tuple[PageHold, list[int]]:
+    def _reserve(self, offer: HandoverOffer) -> Reserved:
         num_pages = self.num_pages_for(offer)
         try:
             lease: PageLease = self._cache.allocate(num_pages)
         except NoPages as err:
+            if not self._cache.can_open:
+                raise NoCapacity("no window slot is free") from None
             raise NoCapacity(f"{err.wanted} KV pages wanted, {err.free} free") from None
         num_prompt_pages = self._cache.layout.num_pages(offer.spec.num_prompt_tokens)
-        return PageHold(lease), prompt_first_order(lease.pages, num_prompt_pages)
+        pages = prompt_first_order(lease.pages, num_prompt_pages)
+        return Reserved(PageHold(lease), pages, lease.window)
 
     def num_pages_for(self, offer: HandoverOffer) -> int:
         """Pages of prompt and longest answer; the last token's KV is never needed."""
@@ -133,10 +148,10 @@ class Admitter:
         )
 
     async def _prepare(
-        self, offer: HandoverOffer, hold: PageHold, pages: list[int], timeout_s: float
+        self, offer: HandoverOffer, reserved: Reserved, timeout_s: float
     ) -> tuple[Running, list[tuple[bytes, int]]]:
         """The sequence with its prompt's KV in place."""
-        spec = offer.spec
+        spec, pages = offer.spec, reserved.pages
         token_ids = await get_token_ids(
             self._tensors, offer.prompt, spec.num_prompt_tokens, timeout_s=timeout_s
         )
@@ -144,13 +159,17 @@ class Admitter:
         grammar = await self._grammar(offer, timeout_s)
         num_prompt_pages = self._cache.layout.num_pages(spec.num_prompt_tokens)
         await self._fetcher.fetch(offer.kv_pages, pages[:num_prompt_pages], timeout_s=timeout_s)
+        if reserved.window is not None:
+            await self._windows.fetch(
+                offer.window, reserved.window, spec.num_prompt_tokens, timeout_s=timeout_s
+            )
         stop = self._stop_rule(offer)
         root = root_key(fingerprint=self._model.fingerprint, namespace=spec.cache_namespace)
         num_keyed = len(keys) * BLOCK_TOKENS
         sequence = Running(
             spec=spec,
             pages=pages,
-            hold=hold,
+            hold=reserved.hold,
             stop=stop,
             chain=BlockChain(
                 keys[-1] if keys else root,
@@ -159,6 +178,7 @@ class Admitter:
             ),
             grammar=grammar,
             editor=self._editor(offer, token_ids, stop),
+            window=reserved.window,
         )
         fresh = range(min(offer.num_stored_blocks, len(keys)), len(keys))
         return sequence, [(keys[i], pages[i]) for i in fresh]

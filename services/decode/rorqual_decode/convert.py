@@ -54,6 +54,8 @@ class HandoverOffer:
     constraint: Any
     images: tuple[ImageSpan, ...] = ()
     """Of the prompt, in order of their places."""
+    window: Any = None
+    """Window state behind the prompt; None when none came."""
 
 
 def offer_from_wire(wire: decode_pb2.HandoverRequest) -> HandoverOffer:
@@ -77,6 +79,7 @@ def offer_from_wire(wire: decode_pb2.HandoverRequest) -> HandoverOffer:
             ImageSpan(image.first_token, image.num_tokens, image.digest)
             for image in generation.images
         ),
+        window=wire.window if wire.HasField("window") else None,
     )
 
 

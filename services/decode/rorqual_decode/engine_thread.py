@@ -17,7 +17,7 @@ from rorqual_runtime.errors import Internal
 
 from rorqual_decode.block_writer import BlockWriter
 from rorqual_decode.generation import Emission, FinishReason
-from rorqual_decode.running import Running
+from rorqual_decode.running import KeptWindow, Running
 from rorqual_decode.sampling import choose_tokens
 
 _STEP_WEIGHT = 0.1
@@ -30,12 +30,15 @@ class ForwardModel(Protocol):
 
     def forward(self, chunks: Sequence[SequenceChunk], cache: PagedKvCache) -> torch.Tensor: ...
 
+    def save_window(self, cache: PagedKvCache, window: int, num_tokens: int) -> torch.Tensor: ...
+
 
 class DecodeEngine:
     """Steps all sequences together in its own thread.
 
     Each step: let go of cancelled sequences, take new ones in, one forward, one token a sequence.
-    on_output is called in the engine thread and must not block.
+    on_output and on_window are called in the engine thread and must not block; on_window gets the
+    window behind the last block that a sequence completed, once it has left.
     """
 
     def __init__(
@@ -44,11 +47,13 @@ class DecodeEngine:
         cache: PagedKvCache,
         writer: BlockWriter,
         on_output: Callable[[list[Emission]], None],
+        on_window: Callable[[KeptWindow], None] = lambda kept: None,
     ) -> None:
         self._model = model
         self._cache = cache
         self._writer = writer
         self._on_output = on_output
+        self._on_window = on_window
         self._running: list[Running] = []
         self._arrived: list[Running] = []
         self._has_cancelled = False
@@ -121,7 +126,12 @@ class DecodeEngine:
         self._running = [s for s in self._running if not s.is_cancelled]
         for sequence in cancelled:
             self._writer.forget(sequence.spec.key)
-            sequence.hold.release()
+            self._let_go_of(sequence)
+
+    def _let_go_of(self, sequence: Running) -> None:
+        if sequence.kept is not None:
+            self._on_window(sequence.kept)
+        sequence.hold.release()
 
     def _step_or_fail(self) -> list[Emission]:
         started_s = time.perf_counter()
@@ -141,15 +151,20 @@ class DecodeEngine:
         logits = self._model.forward([s.chunk for s in sequences], self._cache)
         for sequence in sequences:
             if (block := sequence.completed_block()) is not None:
-                self._offer(sequence, *block)
+                self._keep(sequence, *block)
         emissions = choose_tokens(logits, sequences)
         if any(emission.finish for emission in emissions):
             self._drop_finished(emissions)
         return emissions
 
-    def _offer(self, sequence: Running, page: int, key: bytes) -> None:
+    def _keep(self, sequence: Running, page: int, key: bytes) -> None:
+        """The block that the sequence has just completed, and the window behind it."""
         spec = sequence.spec
         self._writer.offer(spec.key, key, page, sequence.hold, spec.traffic_class)
+        if sequence.window is not None:
+            num_tokens = sequence.chunk.start + 1
+            snapshot = self._model.save_window(self._cache, sequence.window, num_tokens)
+            sequence.kept = KeptWindow(key, snapshot.numpy())
 
     def _drop_finished(self, emissions: list[Emission]) -> None:
         still = []
@@ -157,7 +172,7 @@ class DecodeEngine:
             if emission.finish is None:
                 still.append(sequence)
             else:
-                sequence.hold.release()
+                self._let_go_of(sequence)
         self._running = still
 
     def _fail_all(self, err: Exception) -> list[Emission]:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
+import numpy as np
 from rorqual_engine.batch import SequenceChunk
 from rorqual_engine.grammar import GrammarState
 from rorqual_engine.logit_rules import LogitEditor
@@ -14,6 +16,13 @@ from rorqual_decode.block_chain import BlockChain
 from rorqual_decode.generation import Emission, FinishReason, GenerationSpec, TokenScores
 from rorqual_decode.page_hold import PageHold
 from rorqual_decode.stopping import StopRule
+
+
+class KeptWindow(NamedTuple):
+    """Window state behind a block, for prompts that begin with the same tokens."""
+
+    key: bytes
+    snapshot: np.ndarray
 
 
 @dataclass(eq=False, slots=True)
@@ -32,13 +41,18 @@ class Running:
     editor: LogitEditor | None = None
     """Penalties and biases; None when the request has none."""
     num_output: int = 0
+    window: int | None = None
+    """Window slot; None where the model has no windows."""
+    kept: KeptWindow | None = field(default=None, init=False)
+    """Window behind the last block that was completed here."""
     chunk: SequenceChunk = field(init=False)
     """The next row to run; valid once the first token is there."""
     is_cancelled: bool = False
     """Set from any thread; the engine lets go at its next step."""
 
     def __post_init__(self) -> None:
-        self.chunk = SequenceChunk((), self.spec.num_prompt_tokens - 1, self.pages, True)
+        start = self.spec.num_prompt_tokens - 1
+        self.chunk = SequenceChunk((), start, self.pages, True, self.window)
 
     @property
     def next_position(self) -> int:

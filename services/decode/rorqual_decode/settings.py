@@ -23,6 +23,15 @@ class DecodeSettings(BaseSettings):
     dtype: str = Field("bfloat16", description="dtype of weights and KV")
     num_threads: int = Field(0, ge=0, description="compute threads; 0 = one a core")
     num_pages: int = Field(1024, gt=0, description="KV pages of 128 tokens, touched lazily")
+    num_windows: int = Field(
+        96, gt=0, description="window slots; a generation keeps its own until its blocks are stored"
+    )
+    window_keep_s: float = Field(
+        180.0, gt=0, description="how long the window state behind an answer's blocks is kept"
+    )
+    window_keep_bytes: int = Field(
+        256 << 20, ge=0, description="memory for kept window states; the oldest leave first"
+    )
     max_running: int = Field(64, gt=0, description="generations that run at a time")
     handover_timeout_s: float = Field(
         10.0, gt=0, description="longest a handover may take, from request to reply"

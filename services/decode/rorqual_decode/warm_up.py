@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
+
 import torch
 from rorqual_engine.batch import SequenceChunk
 from rorqual_engine.grammar import new_bitmask
-from rorqual_engine.kv import PagedKvCache
+from rorqual_engine.kv import PagedKvCache, PageLease
 from rorqual_engine.models.base import CausalModel
 from rorqual_engine.sampling import SamplingState, sample
 
@@ -18,10 +20,13 @@ _STATES = (
 
 def warm_up(model: CausalModel, cache: PagedKvCache) -> None:
     """Run steps of a few sizes, and each way to sample, on scratch pages. Blocks."""
-    with torch.inference_mode(), cache.allocate(min(max(_ROWS), cache.num_free)) as lease:
+    with torch.inference_mode(), ExitStack() as stack:
+        leases: list[PageLease] = []
+        while len(leases) < max(_ROWS) and cache.num_free and cache.can_open:
+            leases.append(stack.enter_context(cache.allocate(1)))
+        chunks = [SequenceChunk((0,), 0, lease.pages, True, lease.window) for lease in leases]
         for num_rows in _ROWS:
-            chunks = [SequenceChunk((0,), 0, [page], True) for page in lease.pages[:num_rows]]
-            logits = model.forward(chunks, cache)
+            logits = model.forward(chunks[:num_rows], cache)
         bitmask = new_bitmask(len(_STATES), logits.shape[1])
         bitmask[0, 0] = 1
         rows = logits[: len(_STATES)]

@@ -22,6 +22,7 @@ from rorqual_runtime.bus import Bus
 from rorqual_runtime.errors import Unsupported
 from rorqual_runtime.logs import get_logger, log_duration
 from rorqual_runtime.service import ServiceContext
+from rorqual_runtime.windows import WindowExchange
 
 from rorqual_decode import convert
 from rorqual_decode.admission import Admitter
@@ -86,7 +87,7 @@ async def open_decode(
     if model is None:
         with log_duration(log, "weights loaded"):
             model = await asyncio.to_thread(_load, settings)
-    cache = model.new_cache(settings.num_pages)
+    cache = model.new_cache(settings.num_pages, num_windows=settings.num_windows)
     with log_duration(log, "kernels warm"):
         await asyncio.to_thread(warm_up, model, cache)
     async with AsyncExitStack() as stack:
@@ -141,7 +142,18 @@ async def _build(
         recompile=partial(_recompile, ctx.bus),
     )
     stack.callback(admitter.close)
-    engine = DecodeEngine(model, cache, writer, lambda out: _post(loop, service.on_emissions, out))
+    windows = WindowExchange(
+        ctx, model.fingerprint, keep_s=settings.window_keep_s, max_bytes=settings.window_keep_bytes
+    )
+    if cache.num_windows:
+        await windows.serve()
+    engine = DecodeEngine(
+        model,
+        cache,
+        writer,
+        on_output=lambda out: _post(loop, service.on_emissions, out),
+        on_window=lambda kept: _post(loop, partial(windows.keep, kept.key), kept.snapshot),
+    )
     service = DecodeService(
         engine=engine,
         admitter=admitter,

@@ -8,7 +8,6 @@ import threading
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import numpy as np
@@ -22,7 +21,7 @@ from rorqual_policy.compute_threads import should_spread_threads
 from rorqual_runtime.errors import Internal
 from rorqual_runtime.waiting import uninterrupted
 
-from rorqual_prefill.image_rows import PromptImages
+from rorqual_prefill.prompt import Prompt, WindowModel
 
 _RATE_WEIGHT = 0.2
 _MIN_STEP_TOKENS = 2 * BLOCK_TOKENS
@@ -30,36 +29,10 @@ _MIN_STEP_TOKENS = 2 * BLOCK_TOKENS
 log = logging.getLogger(__name__)
 
 
-class ForwardModel(Protocol):
+class ForwardModel(WindowModel, Protocol):
     """The part of a model that prefill calls."""
 
     def forward(self, chunks: Sequence[SequenceChunk], cache: PagedKvCache) -> torch.Tensor: ...
-
-
-@dataclass(eq=False, slots=True)
-class Prompt:
-    """One prompt in the engine's hands: tokens before num_done have their KV in `pages`.
-
-    on_page(index) is called in the engine thread once page `index` of the prompt is final,
-    on_progress(num_remaining) on the event loop after each of its chunks.
-    """
-
-    prompt_id: str
-    token_ids: np.ndarray
-    pages: list[int]
-    num_done: int
-    arrival_s: float
-    on_page: Callable[[int], None]
-    on_progress: Callable[[int], None]
-    last_chunk_started: asyncio.Future[None]
-    logits: asyncio.Future[np.ndarray]
-    images: PromptImages | None = None
-    is_withdrawn: bool = field(default=False, init=False)
-
-    @property
-    def num_remaining(self) -> int:
-        """Tokens still to compute."""
-        return len(self.token_ids) - self.num_done
 
 
 def step_budget_tokens(step_tokens: int, tokens_per_s: float, target_s: float) -> int:
@@ -155,9 +128,11 @@ class PrefillEngine:
         if not planned:
             return
         started_s = time.perf_counter()
-        chunks = [_chunk_of(prompt, num_tokens) for prompt, num_tokens in planned]
+        chunks = [prompt.chunk(num_tokens) for prompt, num_tokens in planned]
         with torch.inference_mode():
             logits = self._model.forward(chunks, self._cache).cpu().numpy()
+            for prompt, num_tokens in planned:
+                prompt.save_window(self._model, self._cache, num_tokens)
         self._note_rate(sum(n for _, n in planned), time.perf_counter() - started_s)
         row = 0
         for prompt, num_tokens in planned:
@@ -175,7 +150,11 @@ class PrefillEngine:
             ]
             budget = step_budget_tokens(self._step_tokens, self.tokens_per_s, self._step_target_s)
             chunks = plan_chunks(waiting, budget, self._params())
-            planned = [(self._waiting[c.sequence_id], c.num_tokens) for c in chunks]
+            planned = [
+                (prompt, prompt.cut(chunk.num_tokens))
+                for chunk in chunks
+                for prompt in (self._waiting[chunk.sequence_id],)
+            ]
             self._in_step = {prompt.prompt_id for prompt, _ in planned}
         for prompt, num_tokens in planned:
             if num_tokens == prompt.num_remaining:
@@ -218,18 +197,6 @@ class PrefillEngine:
     def _post(self, function: Callable[..., None], *args: Any) -> None:
         if not self._loop.is_closed():
             self._loop.call_soon_threadsafe(function, *args)
-
-
-def _chunk_of(prompt: Prompt, num_tokens: int) -> SequenceChunk:
-    start = prompt.num_done
-    end = start + num_tokens
-    return SequenceChunk(
-        token_ids=prompt.token_ids[start:end],
-        start=start,
-        pages=prompt.pages,
-        wants_logits=end == len(prompt.token_ids),
-        embeddings=prompt.images.within(start, end) if prompt.images else None,
-    )
 
 
 def _resolve(future: asyncio.Future[Any], value: Any) -> None:

@@ -107,6 +107,8 @@ class HandoverParts:
     kv_pages: Any
     first_logits: Any
     model_fingerprint: str
+    window: Any = None
+    """Window state behind the prompt; None where the model has no windows."""
 
 
 def handover_to_wire(job: Job, parts: HandoverParts) -> decode_pb2.HandoverRequest:
@@ -118,6 +120,7 @@ def handover_to_wire(job: Job, parts: HandoverParts) -> decode_pb2.HandoverReque
         num_cached_tokens=parts.num_cached_tokens,
         kv_pages=parts.kv_pages,
         first_logits=parts.first_logits,
+        window=parts.window,
         compiled_grammar=job.compiled_grammar,
         model_fingerprint=parts.model_fingerprint,
         submitted_unix_s=job.submitted_unix_s,

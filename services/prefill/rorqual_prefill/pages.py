@@ -24,8 +24,8 @@ class PageGate:
 
     @property
     def num_free(self) -> int:
-        """Pages free right now, promised to nobody."""
-        return 0 if self._line else self._cache.num_free
+        """Pages free right now, promised to nobody; none while every window slot is taken."""
+        return 0 if self._line or not self._cache.can_open else self._cache.num_free
 
     @asynccontextmanager
     async def lease(self, num_pages: int, timeout_s: float) -> AsyncIterator[PageLease]:

@@ -5,52 +5,32 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from opentelemetry.trace import Tracer
 from rorqual_engine.models.base import CausalModel
-from rorqual_policy.blocks import BLOCK_TOKENS, block_keys
+from rorqual_policy.blocks import block_keys
 from rorqual_runtime.clock import Clock
 from rorqual_runtime.errors import ContextTooLong, InvalidRequest
 from rorqual_runtime.payload import get_token_ids, put_payload
 from rorqual_runtime.tensors import TensorPlane
 
 from rorqual_prefill import convert
-from rorqual_prefill.compute import PrefillEngine, Prompt
-from rorqual_prefill.export import KvExport, open_export
+from rorqual_prefill.begin import Begin, KeptWindows, PrefixStage, Work
+from rorqual_prefill.compute import PrefillEngine
+from rorqual_prefill.export import open_export
 from rorqual_prefill.fleet import BusDecodeFleet
 from rorqual_prefill.handover import Handover
 from rorqual_prefill.image_rows import ImageFetcher, PromptImages
-from rorqual_prefill.job import Job, num_pages_for, num_reusable_blocks
+from rorqual_prefill.job import Job, num_pages_for
 from rorqual_prefill.page_io import PageIo
 from rorqual_prefill.pages import PageGate
-from rorqual_prefill.prefix import PrefixHit, PrefixLoader
+from rorqual_prefill.prompt import Prompt
 from rorqual_prefill.service import ActiveJob
 
 _ANSWER_S = 0.1
 """Kept of the deadline, so that the client hears why nobody took its prompt."""
-
-Forget = Callable[[list[bytes], str], Awaitable[None]]
-"""Tells kvmeta which blocks are not in the store, and why; never raises."""
-
-
-@dataclass(frozen=True, slots=True)
-class Work:
-    """A job with what it holds here."""
-
-    active: ActiveJob
-    token_ids: np.ndarray
-    keys: list[bytes]
-    pages: list[int]
-    export: KvExport
-    started_unix_s: float
-
-    @property
-    def job(self) -> Job:
-        """The job."""
-        return self.active.job
 
 
 class PrefillPipeline:
@@ -63,11 +43,11 @@ class PrefillPipeline:
         page_io: PageIo,
         engine: PrefillEngine,
         gate: PageGate,
-        loader: PrefixLoader,
+        prefix: PrefixStage,
         fleet: BusDecodeFleet,
         images: ImageFetcher,
+        windows: KeptWindows,
         tensors: TensorPlane,
-        forget: Forget,
         on_progress: Callable[[], None],
         arena_bytes: int,
         clock: Clock,
@@ -77,11 +57,11 @@ class PrefillPipeline:
         self._page_io = page_io
         self._engine = engine
         self._gate = gate
-        self._loader = loader
+        self._prefix = prefix
         self._fleet = fleet
         self._images = images
+        self._windows = windows
         self._tensors = tensors
-        self._forget = forget
         self._on_progress = on_progress
         self._arena_bytes = arena_bytes
         self._clock = clock
@@ -110,9 +90,8 @@ class PrefillPipeline:
                 timeout_s=left_s(),
             ) as export,
         ):
-            work = Work(active, token_ids, keys, lease.pages, export, started_unix_s)
-            hit = await self._load_prefix(work)
-            await self._compute_and_hand_over(work, hit)
+            work = Work(active, token_ids, keys, lease.pages, lease.window, export, started_unix_s)
+            await self._compute_and_hand_over(work, await self._prefix.run(work))
 
     def _note_queued(self, job: Job) -> None:
         """A span for the time the job spent on the queue."""
@@ -133,29 +112,9 @@ class PrefillPipeline:
             raise InvalidRequest(f"a token id is outside 0..{self._model.vocab_size - 1}")
         return token_ids
 
-    async def _load_prefix(self, work: Work) -> PrefixHit:
-        """Stored blocks into the first pages; tells kvmeta what it was wrong about."""
-        job = work.job
-        num_blocks = min(len(work.keys), num_reusable_blocks(len(work.token_ids)))
-        with self._tracer.start_as_current_span("prefill.fetch_kv") as span:
-            hit = await self._loader.load(
-                work.keys[:num_blocks],
-                work.pages[:num_blocks],
-                num_promised=min(job.num_matched_blocks, num_blocks),
-                on_page=work.export.copy_page,
-            )
-            span.set_attribute("rorqual.kv.matched_blocks", job.num_matched_blocks)
-            span.set_attribute("rorqual.kv.loaded_blocks", hit.num_blocks)
-        await work.active.release_lease()
-        if hit.missing:
-            await self._forget(hit.missing, "missing")
-        if hit.corrupt:
-            await self._forget(hit.corrupt, "corrupt")
-        return hit
-
-    async def _compute_and_hand_over(self, work: Work, hit: PrefixHit) -> None:
-        images = await self._images.fetch(work.job, hit.num_blocks * BLOCK_TOKENS)
-        prompt = self._prompt(work, hit, images)
+    async def _compute_and_hand_over(self, work: Work, begin: Begin) -> None:
+        images = await self._images.fetch(work.job, begin.first_row)
+        prompt = self._prompt(work, begin, images)
         async with self._early_placement(work.job, prompt.last_chunk_started) as placement:
             with self._tracer.start_as_current_span("prefill.compute") as span:
                 span.set_attributes(
@@ -167,28 +126,30 @@ class PrefillPipeline:
                 )
                 async with self._engine.computing(prompt):
                     logits = await prompt.logits
-            await self._hand_over(work, hit, logits, placement)
+            if prompt.window and prompt.window.kept is not None:
+                self._windows.keep(work.keys[-1], prompt.window.kept)
+            await self._hand_over(work, begin, logits, placement)
 
-    def _prompt(self, work: Work, hit: PrefixHit, images: PromptImages | None) -> Prompt:
+    def _prompt(self, work: Work, begin: Begin, images: PromptImages | None) -> Prompt:
         loop = asyncio.get_running_loop()
 
         def on_progress(num_remaining: int) -> None:
             work.active.num_queued_tokens = num_remaining
             self._on_progress()
 
-        num_done = hit.num_blocks * BLOCK_TOKENS
-        on_progress(len(work.token_ids) - num_done)
+        on_progress(len(work.token_ids) - begin.first_row)
         return Prompt(
             prompt_id=str(work.job.key),
             token_ids=work.token_ids,
             pages=work.pages,
-            num_done=num_done,
+            num_done=begin.first_row,
             arrival_s=work.job.submitted_unix_s or work.started_unix_s,
             on_page=work.export.copy_page,
             on_progress=on_progress,
             last_chunk_started=loop.create_future(),
             logits=loop.create_future(),
             images=images,
+            window=begin.window,
         )
 
     @contextlib.asynccontextmanager
@@ -209,11 +170,11 @@ class PrefillPipeline:
             await asyncio.gather(task, return_exceptions=True)
 
     async def _hand_over(
-        self, work: Work, hit: PrefixHit, logits: np.ndarray, placement: Awaitable[str]
+        self, work: Work, begin: Begin, logits: np.ndarray, placement: Awaitable[str]
     ) -> None:
         job = work.job
         with self._tracer.start_as_current_span("prefill.handover") as span:
-            parts = await self._parts(work, hit, logits)
+            parts = await self._parts(work, begin, logits)
             handover = Handover(
                 job,
                 self._fleet.offering(lambda: convert.handover_to_wire(job, parts)),
@@ -225,17 +186,19 @@ class PrefillPipeline:
             finally:
                 span.set_attribute("rorqual.handover.tries", handover.num_tries)
 
-    async def _parts(self, work: Work, hit: PrefixHit, logits: np.ndarray) -> convert.HandoverParts:
+    async def _parts(self, work: Work, begin: Begin, logits: np.ndarray) -> convert.HandoverParts:
         """Everything the offer refers to, published."""
         prompt: Any = await put_payload(self._tensors, convert.tokens_to_wire(work.token_ids))
         if prompt.HasField("ticket"):
             work.export.adopt(prompt.ticket)
+        window = begin.window.at_end if begin.window else None
         return convert.HandoverParts(
             last_block_key=work.keys[-1] if work.keys else b"",
-            num_stored_blocks=hit.num_blocks,
-            num_cached_tokens=hit.num_blocks * BLOCK_TOKENS,
+            num_stored_blocks=begin.num_stored_blocks,
+            num_cached_tokens=begin.first_row,
             prompt=prompt,
             kv_pages=work.export.seal(),
             first_logits=await work.export.publish(logits),
+            window=None if window is None else await work.export.publish(window),
             model_fingerprint=self._model.fingerprint,
         )

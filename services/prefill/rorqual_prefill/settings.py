@@ -48,6 +48,12 @@ class PrefillSettings(BaseSettings):
     store_capacity_bytes: int = Field(
         8 << 30, gt=0, description="size at which the oldest blocks leave the store"
     )
+    window_keep_s: float = Field(
+        180.0, gt=0, description="how long the window state behind a prompt's blocks is kept"
+    )
+    window_keep_bytes: int = Field(
+        256 << 20, ge=0, description="memory for kept window states; the oldest leave first"
+    )
 
     @field_validator("buckets", mode="before")
     @classmethod

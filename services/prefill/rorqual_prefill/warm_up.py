@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
+
 import numpy as np
 import torch
 from rorqual_engine.batch import SequenceChunk
@@ -17,18 +19,20 @@ def warm_up(model: CausalModel, cache: PagedKvCache) -> None:
     num_pages = 3
     if cache.num_free < num_pages * len(_CHUNKS):
         return
-    with torch.inference_mode(), cache.allocate(num_pages * len(_CHUNKS)) as lease:
-        chunks = [
-            SequenceChunk(
-                np.zeros(num_tokens, np.int32),
-                start,
-                lease.pages[index * num_pages : (index + 1) * num_pages],
-                True,
-            )
-            for index, (num_tokens, start) in enumerate(_CHUNKS)
-        ]
-        for page in lease.pages:
-            cache.page_bytes_view(page).zero_()
+    with torch.inference_mode(), ExitStack() as stack:
+        chunks = []
+        for num_tokens, start in _CHUNKS:
+            if not cache.can_open:
+                break
+            lease = stack.enter_context(cache.allocate(num_pages))
+            for page in lease.pages:
+                cache.page_bytes_view(page).zero_()
+            if lease.window is not None:
+                cache.windows[lease.window].zero_()
+            token_ids = np.zeros(num_tokens, np.int32)
+            chunk = SequenceChunk(token_ids, start, lease.pages, True, lease.window)
+            chunk.defers_late = True
+            chunks.append(chunk)
         for chunk in chunks:
             model.forward([chunk], cache)
         model.forward(chunks, cache)

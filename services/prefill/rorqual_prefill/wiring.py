@@ -20,8 +20,10 @@ from rorqual_runtime.errors import ServingError, Unsupported
 from rorqual_runtime.logs import get_logger, log_duration
 from rorqual_runtime.queue import WorkQueue
 from rorqual_runtime.service import ServiceContext
+from rorqual_runtime.windows import WindowExchange
 
 from rorqual_prefill import convert
+from rorqual_prefill.begin import PrefixStage
 from rorqual_prefill.compute import PrefillEngine
 from rorqual_prefill.fleet import BusDecodeFleet
 from rorqual_prefill.image_rows import ImageFetcher
@@ -62,7 +64,7 @@ async def open_prefill(
     if model is None:
         with log_duration(log, "weights loaded"):
             model = await asyncio.to_thread(_load, settings)
-    cache = model.new_cache(settings.num_pages)
+    cache = model.new_cache(settings.num_pages, num_windows=settings.max_active)
     with log_duration(log, "kernels warm"):
         await asyncio.to_thread(warm_up, model, cache)
     async with AsyncExitStack() as stack:
@@ -101,16 +103,23 @@ async def _build(
     engine.start()
     stack.push_async_callback(engine.close)
     gate = PageGate(cache)
+    windows = WindowExchange(
+        ctx, model.fingerprint, keep_s=settings.window_keep_s, max_bytes=settings.window_keep_bytes
+    )
+    if cache.num_windows:
+        await windows.listen()
+        await windows.serve()
+    forget = partial(_forget, ctx.bus, model.fingerprint)
     pipeline = PrefillPipeline(
         model=model,
         page_io=page_io,
         engine=engine,
         gate=gate,
-        loader=loader,
+        prefix=PrefixStage(model, cache, loader, windows, forget, ctx.tracer),
         fleet=BusDecodeFleet(ctx.bus, settings.place_timeout_s, settings.handover_timeout_s),
         images=ImageFetcher(ctx.bus, ctx.tensors),
+        windows=windows,
         tensors=ctx.tensors,
-        forget=partial(_forget, ctx.bus, model.fingerprint),
         on_progress=lambda: service.room_changed.set(),
         arena_bytes=ctx.settings.shm_bytes,
         clock=ctx.clock,

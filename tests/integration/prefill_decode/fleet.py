@@ -241,10 +241,12 @@ class Fleet:
         counts = {}
         for ctx, prefill in self.prefill:
             counts[f"{ctx.instance_id} pages"] = prefill.cache.num_used
+            counts[f"{ctx.instance_id} windows"] = prefill.cache.num_used_windows
             counts[f"{ctx.instance_id} tickets"] = ctx.tensors.num_held
             counts[f"{ctx.instance_id} jobs"] = prefill.service.num_active
         for ctx, decode in self.decode:
             counts[f"{ctx.instance_id} pages"] = decode.cache.num_used
+            counts[f"{ctx.instance_id} windows"] = decode.cache.num_used_windows
             counts[f"{ctx.instance_id} tickets"] = ctx.tensors.num_held
             counts[f"{ctx.instance_id} generations"] = decode.service.num_active
         return {name: count for name, count in counts.items() if count}
@@ -272,6 +274,15 @@ class SlowModel(CausalModel):
         time.sleep(self.step_s)
         self.num_steps += 1
         return self._model.forward(chunks, cache)
+
+    def num_replayed(self, num_stored):
+        return self._model.num_replayed(num_stored)
+
+    def save_window(self, *args):
+        return self._model.save_window(*args)
+
+    def load_window(self, *args):
+        self._model.load_window(*args)
 
 
 async def until(

@@ -10,8 +10,9 @@ import pytest
 import torch
 from rorqual_engine.kv import KvLayout, PagedKvCache, uniform_layout
 from rorqual_engine.models import CausalModel
-from rorqual_prefill.compute import PrefillEngine, Prompt, step_budget_tokens
+from rorqual_prefill.compute import PrefillEngine, step_budget_tokens
 from rorqual_prefill.job import num_reusable_blocks
+from rorqual_prefill.prompt import Prompt
 from rorqual_runtime.errors import Internal
 
 

@@ -55,6 +55,15 @@ class PagedKvCache:
     def num_used(self) -> int:
         return self.num_pages - self.num_free
 
+    @property
+    def num_used_windows(self) -> int:
+        return self.num_windows - len(self._free_windows)
+
+    @property
+    def can_open(self) -> bool:
+        """Whether one more lease finds a window slot, where such are needed."""
+        return not self.num_windows or bool(self._free_windows)
+
     def allocate(self, num_pages: int) -> PageLease:
         """A lease over num_pages pages with undefined content. Raises: NoPages."""
         lease = PageLease(self)

@@ -1,0 +1,121 @@
+"""A model with windows: what the fleet says is what its engine says, wherever windows come from."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from rorqual_engine.models import CausalModel, load_model
+from rorqual_engine.runner import BareEngine, GenerationParams
+
+from tests.integration.prefill_decode.conftest import prompt
+from tests.integration.prefill_decode.fleet import SlowModel, running_fleet, until
+from tests.support.model import random_v41_dir
+from tests.support.replay import greedy_after_replay
+
+LENGTHS = (5, 128, 129, 300, 700)
+NUM_TOKENS = 8
+NO_WINDOWS = {"window_keep_bytes": 0}
+
+
+@pytest.fixture(scope="module")
+def model() -> CausalModel:
+    return load_model(random_v41_dir())
+
+
+@pytest.fixture(scope="module")
+def bare(model):
+    engine = BareEngine(model, num_pages=32)
+
+    def generate(token_ids: list[int], num_tokens: int = NUM_TOKENS) -> list[int]:
+        params = GenerationParams(num_tokens, ignore_eos=True)
+        return engine.generate([token_ids], params)[0]
+
+    return generate
+
+
+async def test_chunks_batches_and_2p2d_change_nothing(runtime_settings, model, bare):
+    prompts = [prompt(n, seed=n) for n in LENGTHS]
+    expected = [bare(p) for p in prompts]
+    async with running_fleet(
+        runtime_settings,
+        model,
+        random_v41_dir(),
+        num_prefill=2,
+        num_decode=2,
+        prefill={"step_tokens": 256},
+    ) as fleet:
+
+        async def complete(name: str, token_ids: list[int]) -> list[int]:
+            return (await fleet.around.complete(name, token_ids, ignore_eos=True)).token_ids
+
+        together = await asyncio.gather(*(complete(f"a{n}", p) for n, p in enumerate(prompts)))
+        assert together == expected
+        again = await asyncio.gather(*(complete(f"b{n}", p) for n, p in enumerate(prompts)))
+        assert again == expected, "with blocks from the store and windows of others"
+        await fleet.nothing_held()
+
+
+async def test_a_kept_window_saves_the_whole_prefix(runtime_settings, model, bare):
+    token_ids = prompt(700)
+    async with running_fleet(runtime_settings, model, random_v41_dir()) as fleet:
+        around, engine = fleet.around, fleet.prefill[0][1].engine
+        await around.complete("first", token_ids, ignore_eos=True)
+        await until(lambda: len(around.registered) == 5, 5, "5 blocks to be registered")
+        second = await around.complete("second", token_ids, ignore_eos=True)
+        assert (second.num_cached_tokens, engine.num_computed_tokens) == (640, 700 + 60)
+        assert second.token_ids == bare(token_ids)
+        await fleet.nothing_held()
+
+
+async def test_an_answers_window_carries_the_next_turn(runtime_settings, model, bare):
+    token_ids = prompt(100)
+    async with running_fleet(runtime_settings, model, random_v41_dir()) as fleet:
+        around, engine = fleet.around, fleet.prefill[0][1].engine
+        first = await around.complete("a", token_ids, max_new_tokens=200, ignore_eos=True)
+        next_turn = token_ids + first.token_ids + prompt(10, seed=3)
+        await until(lambda: len(around.registered) == 2, 5, "2 blocks to be registered")
+        second = await around.complete("b", next_turn, ignore_eos=True)
+        assert (second.num_cached_tokens, engine.num_computed_tokens) == (256, 100 + 54)
+        assert second.token_ids == bare(next_turn)
+        await fleet.nothing_held()
+
+
+async def test_without_its_window_a_prefix_is_replayed(runtime_settings, model, bare):
+    """The last block runs again, and is not called cached; the result is that of such a replay."""
+    token_ids = prompt(700)
+    async with running_fleet(
+        runtime_settings, model, random_v41_dir(), prefill=NO_WINDOWS, decode=NO_WINDOWS
+    ) as fleet:
+        around, engine = fleet.around, fleet.prefill[0][1].engine
+        first = await around.complete("first", token_ids, ignore_eos=True)
+        assert first.token_ids == bare(token_ids)
+        await until(lambda: len(around.registered) == 5, 5, "5 blocks to be registered")
+        second = await around.complete("second", token_ids, ignore_eos=True)
+        assert (second.num_cached_tokens, engine.num_computed_tokens) == (512, 700 + 188)
+        assert second.token_ids == greedy_after_replay(model, token_ids, 5, NUM_TOKENS)
+        await fleet.nothing_held()
+
+
+async def test_a_replay_that_saves_nothing_is_not_done(runtime_settings, model, bare):
+    token_ids = prompt(200)
+    async with running_fleet(
+        runtime_settings, model, random_v41_dir(), prefill=NO_WINDOWS, decode=NO_WINDOWS
+    ) as fleet:
+        around, engine = fleet.around, fleet.prefill[0][1].engine
+        await around.complete("first", token_ids, ignore_eos=True)
+        await until(lambda: len(around.registered) == 1, 5, "a block to be registered")
+        second = await around.complete("second", token_ids, ignore_eos=True)
+        assert (second.num_cached_tokens, engine.num_computed_tokens) == (0, 400)
+        assert second.token_ids == bare(token_ids)
+
+
+@pytest.mark.parametrize("after_s", [0.0, 0.15, 0.5])
+async def test_a_cancel_leaves_no_window_held(runtime_settings, model, after_s):
+    slow = SlowModel(model, 0.05)
+    async with running_fleet(runtime_settings, slow, random_v41_dir()) as fleet:
+        await fleet.around.submit("r", prompt(600), max_new_tokens=500, ignore_eos=True)
+        await until(lambda: fleet.prefill[0][1].cache.num_used_windows, 5, "a slot to be taken")
+        await asyncio.sleep(after_s)
+        await fleet.around.cancel("r")
+        await fleet.nothing_held()
