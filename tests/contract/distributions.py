@@ -6,6 +6,7 @@ import re
 import tomllib
 from dataclasses import dataclass
 from functools import cache
+from itertools import chain
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -23,6 +24,7 @@ class Distribution:
     """Relative to the root, e.g. libs/runtime."""
     package: str
     dependencies: frozenset[str]
+    """Those of its extras as well."""
 
 
 @cache
@@ -36,7 +38,9 @@ def read_distributions() -> dict[str, Distribution]:
         project = tomllib.loads(path.read_text()).get("project")
         if project is None:
             continue
-        names = frozenset(_NAME.match(text)[0] for text in project["dependencies"])  # type: ignore[index]
+        optional = chain.from_iterable(project.get("optional-dependencies", {}).values())
+        wanted = [*project["dependencies"], *optional]
+        names = frozenset(_NAME.match(text)[0] for text in wanted)  # type: ignore[index]
         package = project["name"].replace("-", "_")
         found[project["name"]] = Distribution(project["name"], str(folder), package, names)
     return found
