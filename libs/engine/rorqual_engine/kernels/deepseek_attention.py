@@ -236,8 +236,9 @@ def _attend_row(args, row, query, keys, scores, output, temp):
     far = keys + 2 * dim * window
     num_far = _entry_keys(args, row, chunk, far)
     stride = (count + num_far + LANES - 1) // LANES * LANES
-    _scores(query, near, count, heads, dim, scores, stride, 0)
-    _scores(query, far, num_far, heads, dim, scores, stride, count)
+    for part in range(2):  # one call site each: they are inlined, and compiling them takes seconds
+        part_keys, num, before = (near, count, 0) if part == 0 else (far, num_far, count)
+        _scores(query, part_keys, num, heads, dim, scores, stride, before)
     zero = splat(types.float32(0.0))
     for at in range(0, heads * dim, LANES):
         vstore(output, at, zero)
@@ -246,8 +247,9 @@ def _attend_row(args, row, query, keys, scores, output, temp):
         sink = load_f32(load_i64(args, SINKS), head)
         total = _soften(scores + 4 * stride * head, count + num_far, stride, scale, sink)
         store_f32(temp, head, total)
-    _weigh(scores, stride, near, count, output, heads, dim)
-    _weigh(scores + 4 * count, stride, far, num_far, output, heads, dim)
+    for part in range(2):
+        part_keys, num, before = (near, count, 0) if part == 0 else (far, num_far, count)
+        _weigh(scores + 4 * before, stride, part_keys, num, output, heads, dim)
     _store_output(args, row, position, output, temp, heads, dim, pairs)
 
 
