@@ -88,11 +88,22 @@ def run(job: dict[str, Any]) -> dict[str, Any]:
             LockStep(rank.model, rank.cache, rank.exchange).leave()
             rank.exchange.close()
     except GroupLost as err:
-        result["lost"], result["during"] = str(err), err.during
+        result["lost"] = str(err)
     result["last_s"] = time.monotonic() - start
+    if result["lost"] and rank.exchange is not None:
+        result["again_lost"] = _is_lost_at_once(rank.exchange)
     result["counts"] = rank.model.pop_expert_counts()
     result["again"] = rank.model.pop_expert_counts()
     return result
+
+
+def _is_lost_at_once(exchange: ProcessExchange) -> bool:
+    start = time.monotonic()
+    try:
+        exchange.agree(0)
+    except GroupLost:
+        return time.monotonic() - start < 0.2
+    return False
 
 
 def _stop_for(seconds: float) -> None:

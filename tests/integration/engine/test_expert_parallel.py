@@ -124,6 +124,7 @@ def test_a_dead_rank_ends_the_group(model_dir: Path, tmp_path: Path) -> None:
     assert dead is None
     assert "rank 0 of 2 lost its group during" in found["lost"]
     assert len(found["steps"]) == 1 and found["last_s"] < 25
+    assert found["again_lost"]
 
 
 def test_a_hanging_rank_is_waited_for_so_long_and_no_longer(

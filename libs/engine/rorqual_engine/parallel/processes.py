@@ -14,6 +14,8 @@ from rorqual_engine.parallel.placement import Destinations
 
 _NUMBER_BYTES = 4
 """In front of every row: the slot it goes to."""
+_FIRST_BYTES = 1 << 15
+"""Rows for one rank that fit the first message: all, in steps that decode."""
 
 
 class ProcessExchange(ExpertExchange):
@@ -54,38 +56,71 @@ class ProcessExchange(ExpertExchange):
         self._is_open = True
 
     def agree(self, value: int) -> list[int]:
-        mine = torch.tensor([value], device=self.device)
-        found = [torch.empty_like(mine) for _ in range(self.size)]
-        self._guarded("agreement", lambda: dist.all_gather(found, mine))
-        return [int(each) for each in found]
+        mine = torch.full((self.size, 1), value, device=self.device)
+        each = tuple([1] * self.size)
+        return [int(found) for found in self._swap("agreement", mine, each, each)]
 
     def dispatch(
         self, x: torch.Tensor, destinations: Destinations, weights: torch.Tensor
     ) -> Arrived:
         ranks = destinations.ranks.flatten()
         order = ranks.argsort(stable=True)
-        sent = torch.bincount(ranks, minlength=self.size)
-        received = torch.empty_like(sent)
-        self._guarded("counts", lambda: dist.all_to_all_single(received, sent))
         top_k = destinations.ranks.shape[1]
         numbers = destinations.slots.flatten()[order].to(torch.int32)
         packed = torch.cat([_bytes(numbers[:, None]), _bytes(x[order // top_k])], dim=1)
-        sizes = tuple(sent.tolist()), tuple(received.tolist())
-        arrived = self._swap("dispatch", packed, *sizes)
+        sent = torch.bincount(ranks, minlength=self.size)
+        arrived, received = self._spread(packed, ranks[order], sent)
         return Arrived(
-            rows=arrived[:, _NUMBER_BYTES:].contiguous().view(x.dtype),
-            experts=arrived[:, :_NUMBER_BYTES].contiguous().view(torch.int32)[:, 0].long(),
-            received=sizes[1],
-            sent=sizes[0],
+            rows=_typed(arrived[:, _NUMBER_BYTES:], x.dtype),
+            experts=_typed(arrived[:, :_NUMBER_BYTES], torch.int32)[:, 0].long(),
+            received=tuple(received.tolist()),
+            sent=tuple(sent.tolist()),
             order=order,
             weights=weights,
         )
+
+    def _spread(
+        self, packed: torch.Tensor, ranks: torch.Tensor, sent: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """(rows by sender, how many of each sender).
+
+        packed: uint8 [N, width] in order of ranks int64 [N]; sent: [size] rows for each. The first
+        message has the same size for all and says how many rows there are; a second one follows
+        when some rank has more for another than the first can hold.
+        """
+        width = packed.shape[1]
+        room = max(1, _FIRST_BYTES // width)
+        place = torch.arange(len(packed), device=ranks.device)
+        place = place - (sent.cumsum(0) - sent)[ranks]
+        is_first = place < room
+        firsts = packed.new_zeros((self.size, room, width))
+        firsts[ranks[is_first], place[is_first]] = packed[is_first]
+        overflows = (sent > room).any().expand(self.size)
+        heads = torch.stack([sent, overflows.long()], dim=1)
+        message = torch.cat([_bytes(heads), firsts.flatten(1)], dim=1)
+        each = tuple([1] * self.size)
+        found = self._swap("dispatch", message, each, each)
+        head_bytes = heads.shape[1] * heads.itemsize
+        received, flags = _typed(found[:, :head_bytes], torch.int64).unbind(1)
+        slots = torch.arange(room, device=ranks.device)
+        is_filled = slots < received[:, None]
+        rows = found[:, head_bytes:].reshape(self.size, room, width)[is_filled]
+        if not bool(flags.any()):
+            return rows, received
+        late_sent, late_received = (counts - room for counts in (sent, received))
+        sizes = [tuple(late.clamp_min(0).tolist()) for late in (late_sent, late_received)]
+        rest = self._swap("dispatch", packed[~is_first], sizes[0], sizes[1])
+        senders = torch.arange(self.size, device=ranks.device)
+        firsts_of = senders.repeat_interleave(received.clamp_max(room))
+        rest_of = senders.repeat_interleave(late_received.clamp_min(0))
+        by_sender = torch.cat([firsts_of, rest_of]).argsort(stable=True)
+        return torch.cat([rows, rest])[by_sender], received
 
     def combine(self, outputs: torch.Tensor, arrived: Arrived) -> torch.Tensor:
         back = self._swap("combine", _bytes(outputs), arrived.received, arrived.sent)
         num_rows, top_k = arrived.weights.shape
         parts = back.new_empty((num_rows * top_k, outputs.shape[1]), dtype=torch.float32)
-        parts[arrived.order] = back.view(outputs.dtype).float()
+        parts[arrived.order] = _typed(back, outputs.dtype).float()
         parts = parts.view(num_rows, top_k, outputs.shape[1]) * arrived.weights[:, :, None]
         total = parts[:, 0]
         for choice in range(1, top_k):
@@ -123,3 +158,8 @@ class ProcessExchange(ExpertExchange):
 def _bytes(rows: torch.Tensor) -> torch.Tensor:
     """[n, width] -> uint8 [n, width * itemsize]"""
     return rows.contiguous().view(torch.uint8)
+
+
+def _typed(rows: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """The other way round."""
+    return rows.flatten().view(dtype).view(len(rows), rows.shape[1] // dtype.itemsize)
