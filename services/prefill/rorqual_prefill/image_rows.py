@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +14,7 @@ from rorqual_engine.batch import ImageRows
 from rorqual_policy.blocks import ImageSpan
 from rorqual_runtime import subjects
 from rorqual_runtime.bus import Bus
-from rorqual_runtime.errors import Corrupt, NoCapacity, ServingError, StaleTicket
+from rorqual_runtime.errors import Corrupt, NoCapacity, QueueTimeout, ServingError, StaleTicket
 from rorqual_runtime.tensors import TensorPlane
 
 from rorqual_prefill import convert
@@ -48,21 +49,54 @@ class PromptImages:
 
 
 class ImageFetcher:
-    """Reads embeddings over the tensor plane; what is gone is asked for again at vision."""
+    """Reads embeddings over the tensor plane; what is gone is asked for again at vision.
 
-    def __init__(self, bus: Bus, tensors: TensorPlane) -> None:
-        self._bus, self._tensors = bus, tensors
+    max_rows: of all prompts whose images are held; one with more is alone.
+    """
 
-    async def fetch(self, job: Job, first_row: int) -> PromptImages | None:
-        """Images with rows from first_row on, the first to be computed; each content once.
+    def __init__(self, bus: Bus, tensors: TensorPlane, max_rows: int) -> None:
+        self._bus, self._tensors, self._max_rows = bus, tensors, max_rows
+        self._line = asyncio.Lock()
+        self._freed = asyncio.Event()
+        self.num_rows = 0
 
-        Raises: ServingError; retryable when vision or its data is away.
+    @asynccontextmanager
+    async def holding(
+        self, job: Job, first_row: int, timeout_s: float
+    ) -> AsyncIterator[PromptImages | None]:
+        """Images with rows from first_row on, the first to be computed, while the block runs.
+
+        Raises: QueueTimeout when too many others are held; else ServingError, retryable when
+            vision or its data is away.
         """
         wanted = [image for image in job.images if image.span.end > first_row]
         if not wanted:
-            return None
-        turn = asyncio.Semaphore(_AT_ONCE)
+            yield None
+            return
         by_content = {image.span.digest: image for image in wanted}
+        num_rows = sum(image.span.num_tokens for image in by_content.values())
+        await self._wait_for_room(num_rows, timeout_s)
+        try:
+            yield await self._fetch(job, wanted, by_content)
+        finally:
+            self.num_rows -= num_rows
+            self._freed.set()
+
+    async def _wait_for_room(self, num_rows: int, timeout_s: float) -> None:
+        """First come, first served."""
+        try:
+            async with asyncio.timeout(timeout_s), self._line:
+                while self.num_rows and self.num_rows + num_rows > self._max_rows:
+                    self._freed.clear()
+                    await self._freed.wait()
+                self.num_rows += num_rows
+        except TimeoutError:
+            raise QueueTimeout(f"no room for {num_rows} image rows in {timeout_s:.1f} s") from None
+
+    async def _fetch(
+        self, job: Job, wanted: Sequence[JobImage], by_content: Mapping[bytes, JobImage]
+    ) -> PromptImages:
+        turn = asyncio.Semaphore(_AT_ONCE)
 
         async def one(image: JobImage) -> torch.Tensor:
             async with turn:

@@ -113,22 +113,26 @@ class PrefillPipeline:
         return token_ids
 
     async def _compute_and_hand_over(self, work: Work, begin: Begin) -> None:
-        images = await self._images.fetch(work.job, begin.first_row)
-        prompt = self._prompt(work, begin, images)
-        async with self._early_placement(work.job, prompt.last_chunk_started) as placement:
-            with self._tracer.start_as_current_span("prefill.compute") as span:
-                span.set_attributes(
-                    {
-                        "gen_ai.request.model": work.job.model,
-                        "gen_ai.usage.input_tokens": len(work.token_ids),
-                        "gen_ai.usage.cached_tokens": prompt.num_done,
-                    }
-                )
-                async with self._engine.computing(prompt):
-                    logits = await prompt.logits
-            if prompt.window and prompt.window.kept is not None:
-                self._windows.keep(work.keys[-1], prompt.window.kept)
-            await self._hand_over(work, begin, logits, placement)
+        left_s = work.active.left_s()
+        async with self._images.holding(work.job, begin.first_row, left_s) as images:
+            prompt = self._prompt(work, begin, images)
+            async with self._early_placement(work.job, prompt.last_chunk_started) as placement:
+                logits = await self._compute(work, prompt)
+                if prompt.window and prompt.window.kept is not None:
+                    self._windows.keep(work.keys[-1], prompt.window.kept)
+                await self._hand_over(work, begin, logits, placement)
+
+    async def _compute(self, work: Work, prompt: Prompt) -> np.ndarray:
+        with self._tracer.start_as_current_span("prefill.compute") as span:
+            span.set_attributes(
+                {
+                    "gen_ai.request.model": work.job.model,
+                    "gen_ai.usage.input_tokens": len(work.token_ids),
+                    "gen_ai.usage.cached_tokens": prompt.num_done,
+                }
+            )
+            async with self._engine.computing(prompt):
+                return await prompt.logits
 
     def _prompt(self, work: Work, begin: Begin, images: PromptImages | None) -> Prompt:
         loop = asyncio.get_running_loop()

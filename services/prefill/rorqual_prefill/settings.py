@@ -38,6 +38,9 @@ class PrefillSettings(BaseSettings):
         4096, gt=0, description="pulled, uncomputed tokens at which pulling pauses"
     )
     max_active: int = Field(64, gt=0, description="jobs held at a time, handovers included")
+    max_image_rows: int = Field(
+        65_536, gt=0, description="rows of images held for prompts that are being computed"
+    )
     pull_wait_s: float = Field(1.0, gt=0, description="longest one pull waits for a job")
     place_timeout_s: float = Field(2.0, gt=0, description="longest wait for a placement")
     handover_timeout_s: float = Field(10.0, gt=0, description="longest wait for a decode's answer")

@@ -117,7 +117,7 @@ async def _build(
         gate=gate,
         prefix=PrefixStage(model, cache, loader, windows, forget, ctx.tracer),
         fleet=BusDecodeFleet(ctx.bus, settings.place_timeout_s, settings.handover_timeout_s),
-        images=ImageFetcher(ctx.bus, ctx.tensors),
+        images=ImageFetcher(ctx.bus, ctx.tensors, settings.max_image_rows),
         windows=windows,
         tensors=ctx.tensors,
         on_progress=lambda: service.room_changed.set(),
@@ -129,6 +129,7 @@ async def _build(
         serve=pipeline.serve,
         publish_failure=partial(_publish_failure, ctx),
         release_lease=partial(_release_lease, ctx.bus),
+        num_replayed=model.num_replayed,
     )
     service = PrefillService(ports, gate, settings, ctx.clock)
     return PrefillInstance(service, engine, cache)
@@ -153,6 +154,9 @@ def _load_facts(instance: PrefillInstance, model: CausalModel) -> convert.LoadFa
         num_active_requests=instance.service.num_active,
         num_used_pages=instance.cache.num_used,
         num_total_pages=instance.cache.num_pages,
+        num_used_windows=instance.cache.num_used_windows,
+        num_total_windows=instance.cache.num_windows,
+        num_replayed_tokens=model.num_replayed(model.max_context_tokens),
         queued_tokens=instance.service.num_queued_tokens,
         tokens_per_s=instance.engine.tokens_per_s,
         model_fingerprint=model.fingerprint,

@@ -17,6 +17,8 @@ from rorqual_recipe.tokens.segments import encode_segments
 from rorqual_recipe.tokens.select import make_text_encoder
 from rorqual_recipe.tokens.vocabulary import UnsupportedDecoder, Vocabulary, make_vocabulary
 
+DEFAULT_IMAGE_TOKENS = 1024
+
 
 @dataclass(frozen=True, slots=True)
 class GenerationDefaults:
@@ -43,6 +45,8 @@ class ServedModel:
     token_cache: TokenCache
     vocabulary: Vocabulary
     raw_text: RawText
+    max_image_tokens: int = 0
+    """Of one image; 0 for a model that sees none."""
 
     @property
     def takes_images(self) -> bool:
@@ -76,6 +80,7 @@ def load_served_model(settings: RecipeSettings) -> ServedModel:
         token_cache=cache,
         vocabulary=_vocabulary(files),
         raw_text=RawText.from_model(files),
+        max_image_tokens=_max_image_tokens(files),
     )
 
 
@@ -110,6 +115,14 @@ def _max_context_tokens(files: ModelFiles) -> int:
     if not isinstance(limit, int) or limit < 1:
         raise BadModelDirectory(files.directory / "config.json", "no max_position_embeddings in it")
     return limit
+
+
+def _max_image_tokens(files: ModelFiles) -> int:
+    vision = files.config.get("vision_config")
+    if not isinstance(vision, Mapping):
+        return 0
+    limit = vision.get("max_image_tokens", vision.get("max_tokens"))
+    return limit if isinstance(limit, int) and limit > 0 else DEFAULT_IMAGE_TOKENS
 
 
 def _created_unix_s(files: ModelFiles) -> int:

@@ -73,4 +73,7 @@ def _without(conversation: Conversation, left_out: Sequence[range]) -> Conversat
 
 
 def _num_tokens(conversation: Conversation, model: ServedModel) -> int:
-    return len(encode_segments(model.encoding.render(conversation).segments, model.encoder))
+    """An image counts as the largest one: what it really takes is known later only."""
+    rendered = model.encoding.render(conversation)
+    num_placed = len(encode_segments(rendered.segments, model.encoder))
+    return num_placed + len(rendered.images) * max(0, model.max_image_tokens - 1)

@@ -11,6 +11,7 @@ from rorqual_recipe.images import PreparedImage
 
 _MAX_TRIES = 3
 _ABSENT_S = 3.0
+_PAUSE_S = 0.1
 
 
 class BusVision:
@@ -21,12 +22,13 @@ class BusVision:
 
     async def __call__(self, request_id: str, part: ImagePart, data: bytes | None) -> PreparedImage:
         """See VisionPort."""
-        for _ in range(_MAX_TRIES - 1):
+        for num_tries in range(1, _MAX_TRIES):
             try:
                 return await self._ask(request_id, part, data)
             except ServingError as error:
                 if not error.retryable:
                     raise
+            await self._ctx.clock.sleep(_PAUSE_S * num_tries)
         return await self._ask(request_id, part, data)
 
     async def _ask(self, request_id: str, part: ImagePart, data: bytes | None) -> PreparedImage:

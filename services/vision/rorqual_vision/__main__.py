@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from contextlib import AsyncExitStack
 
+from rorqual_engine.device import configure_threads
 from rorqual_runtime.service import ServiceContext, open_service, run, run_until_signal
 from rorqual_runtime.settings import RuntimeSettings
 
@@ -33,6 +34,7 @@ async def _make(
     """torch is imported for a model that sees only."""
     if not model.can_run:
         return VisionService(ctx, model)
+    configure_threads(settings.num_threads or None)
     from rorqual_vision.eyes import open_eyes
 
     return VisionService(ctx, model, await stack.enter_async_context(open_eyes(ctx, settings)))

@@ -14,15 +14,20 @@ from rorqual_vision.problems import BadImage
 
 FORMATS = ("PNG", "JPEG", "GIF", "WEBP")
 _NAMES = "a png, jpeg, gif or webp image"
+_SCAN_MARK = b"\xff\xda"
 _DEEP_MODES = ("I", "I;16", "I;16B", "I;16L")
 
 
 @dataclass(frozen=True, slots=True)
 class DecodeLimits:
-    """An image outside is refused by its header."""
+    """An image outside is refused by its header.
+
+    max_scans: passes of a progressive jpeg, each of which goes over the whole picture.
+    """
 
     max_edge: int = 8192
     max_pixels: int = 40_000_000
+    max_scans: int = 100
 
 
 def decode(data: bytes, limits: DecodeLimits) -> Image.Image:
@@ -34,6 +39,8 @@ def decode(data: bytes, limits: DecodeLimits) -> Image.Image:
             warnings.simplefilter("ignore", Image.DecompressionBombWarning)
             image = Image.open(io.BytesIO(data), formats=FORMATS)
             _check_size(image.size, limits)
+            if image.format == "JPEG" and data.count(_SCAN_MARK) > limits.max_scans:
+                raise BadImage("the image is a jpeg with too many scans")
             image.load()
             return _as_rgb(image)
     except UnidentifiedImageError:

@@ -25,6 +25,7 @@ class VisionSettings(BaseSettings):
     )
     device: str = Field("cpu", description="torch device the tower runs on")
     dtype: str = Field("bfloat16", description="dtype of weights and embeddings")
+    num_threads: int = Field(0, ge=0, description="compute threads; 0 = one a core")
     allowed_networks: Annotated[tuple[str, ...], NoDecode] = Field(
         (), description="networks images may be fetched from though not public, comma separated"
     )

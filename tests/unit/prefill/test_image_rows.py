@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from itertools import pairwise
@@ -16,7 +17,7 @@ from rorqual_policy.blocks import ImageSpan
 from rorqual_prefill import convert
 from rorqual_prefill.image_rows import ImageFetcher, PromptImages
 from rorqual_proto.v1 import generation_pb2, prefill_pb2, tensor_pb2, vision_pb2
-from rorqual_runtime.errors import NoCapacity, ServingError, Unavailable
+from rorqual_runtime.errors import NoCapacity, QueueTimeout, ServingError, Unavailable
 from rorqual_runtime.settings import RuntimeSettings
 from rorqual_runtime.tensors import TensorPlane
 
@@ -76,6 +77,13 @@ async def published(tensors: TensorPlane, num_tokens: int = 4) -> Any:
     return await tensors.publish(values.reshape(-1), dtype="bfloat16", shape=(num_tokens, 2))
 
 
+async def fetched(
+    vision: Any, tensors: TensorPlane, job: Any, first_row: int = 0
+) -> PromptImages | None:
+    async with ImageFetcher(vision, tensors, 100).holding(job, first_row, 5.0) as images:
+        return images
+
+
 def job_of(*images: tuple[int, bytes, Any]) -> Any:
     wire = prefill_pb2.PrefillJob()
     wire.generation.request_id, wire.generation.reply.recipe_id = "r", "recipe-1"
@@ -98,7 +106,7 @@ async def test_embeddings_are_read_once_each_content() -> None:
         ticket = await published(tensors)
         vision = FakeVision(None)
         job = job_of((0, b"a", ticket), (10, b"a", ticket), (500, b"b", ticket))
-        images = await ImageFetcher(vision, tensors).fetch(job, 0)
+        images = await fetched(vision, tensors, job)
         assert images is not None
         assert images.rows[0] is images.rows[1]
         assert images.rows[2][:, 0].tolist() == [0, 2, 4, 6]
@@ -109,11 +117,11 @@ async def test_images_before_the_first_row_are_not_read() -> None:
     async with plane() as tensors:
         empty = tensor_pb2.TensorTicket()
         job = job_of((0, b"a", empty), (300, b"b", await published(tensors)))
-        images = await ImageFetcher(FakeVision(None), tensors).fetch(job, 303)
+        images = await fetched(FakeVision(None), tensors, job, 303)
         assert images is not None
         assert [span.start for span in images.spans] == [300]
-        assert await ImageFetcher(FakeVision(None), tensors).fetch(job, 304) is None
-        assert await ImageFetcher(FakeVision(None), tensors).fetch(job_of(), 0) is None
+        assert await fetched(FakeVision(None), tensors, job, 304) is None
+        assert await fetched(FakeVision(None), tensors, job_of()) is None
 
 
 @pytest.mark.parametrize("failures", [0, 1, 2])
@@ -122,7 +130,7 @@ async def test_what_is_gone_is_asked_for_at_its_owners_and_then_anywhere(failure
         gone = await published(tensors)
         tensors.release(gone)
         vision = FakeVision(await published(tensors), failures)
-        images = await ImageFetcher(vision, tensors).fetch(job_of((0, b"a", gone)), 0)
+        images = await fetched(vision, tensors, job_of((0, b"a", gone)))
         assert images is not None
         assert images.rows[0].shape == (4, 2)
         places = ["encode.vision-1", "encode.vision-2", "encode"]
@@ -134,7 +142,7 @@ async def test_an_image_that_nobody_has_names_its_field() -> None:
         vision = FakeVision(None, failures=9)
         job = job_of((0, b"a", tensor_pb2.TensorTicket()))
         with pytest.raises(NoCapacity) as caught:
-            await ImageFetcher(vision, tensors).fetch(job, 0)
+            await fetched(vision, tensors, job)
         assert caught.value.param == "messages[0]"
 
 
@@ -143,7 +151,34 @@ async def test_embeddings_of_another_shape_are_not_used() -> None:
         wrong = await published(tensors, num_tokens=5)
         vision = FakeVision(wrong)
         with pytest.raises(ServingError, match="embeddings of 4 tokens"):
-            await ImageFetcher(vision, tensors).fetch(job_of((0, b"a", wrong)), 0)
+            await fetched(vision, tensors, job_of((0, b"a", wrong)))
+
+
+async def test_rows_held_are_bounded_and_who_came_first_goes_first() -> None:
+    """Each prompt here has 4 rows; 8 are held at most, and one that is larger runs alone."""
+    async with plane() as tensors:
+        ticket = await published(tensors)
+        fetcher = ImageFetcher(FakeVision(None), tensors, max_rows=8)
+        order: list[int] = []
+
+        async def hold(index: int, *digests: bytes) -> None:
+            job = job_of(*((4 * i, digest, ticket) for i, digest in enumerate(digests)))
+            async with fetcher.holding(job, 0, 5.0):
+                order.append(index)
+                assert fetcher.num_rows <= 8 or len(digests) > 2
+                await asyncio.sleep(0.02)
+
+        large = asyncio.create_task(hold(0, b"a", b"b", b"c"))
+        await asyncio.sleep(0.005)
+        assert fetcher.num_rows == 12
+        with pytest.raises(QueueTimeout):
+            async with fetcher.holding(job_of((0, b"x", ticket)), 0, 0.005):
+                pass
+        await asyncio.gather(
+            large, *(hold(i, b"a", b"a") for i in range(1, 6)), hold(6, b"a", b"b")
+        )
+        assert order == list(range(7))
+        assert fetcher.num_rows == 0
 
 
 def test_decode_gets_digests_and_no_pixels() -> None:

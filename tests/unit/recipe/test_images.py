@@ -187,6 +187,29 @@ def test_images_that_fill_the_context_are_refused(model: ServedModel) -> None:
     assert caught.value.problems[0].code is ErrorCode.CONTEXT_TOO_LONG
 
 
+def test_truncation_makes_room_for_images(model: ServedModel) -> None:
+    """What an image takes is known after truncation: it counts as the largest."""
+    image = {"type": "input_image", "image_url": data_url(1)}
+    turns = [
+        {"role": "user", "content": [image, {"type": "input_text", "text": f"{index}"}]}
+        for index in range(2000)
+    ]
+    body = {"model": MODEL_ID, "input": turns, "truncation": "auto"}
+    limits = ParseLimits(max_choices=1, has_vision=True)
+    encoded = encode_request(
+        json.dumps(body).encode(),
+        PROTOCOLS["responses"],
+        model,
+        default_max_tokens=9,
+        limits=limits,
+    )
+    num_images = len(encoded.rendered.images)
+    assert 100 < num_images < 2000
+    images = [image_of(model.max_image_tokens)] * num_images
+    full = with_images(encoded, images, model, default_max_tokens=9)
+    assert full.num_prompt_tokens > model.max_context_tokens * 0.9
+
+
 async def test_counts_and_tokenize_include_image_tokens(model: ServedModel) -> None:
     async def compute(work, _num_bytes):
         return work()

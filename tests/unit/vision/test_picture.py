@@ -69,6 +69,15 @@ def test_a_bomb_is_refused_by_its_header() -> None:
         decode(png(5000, 1, b""), LIMITS)
 
 
+def test_a_jpeg_of_endless_scans_is_refused() -> None:
+    out = io.BytesIO()
+    picture(1).save(out, "JPEG", progressive=True)
+    scan = out.getvalue()[out.getvalue().rindex(b"\xff\xda") : -2]
+    assert decode(out.getvalue(), LIMITS).size == (100, 80)
+    with pytest.raises(BadImage, match="too many scans"):
+        decode(out.getvalue()[:-2] + 100 * scan + b"\xff\xd9", LIMITS)
+
+
 def test_other_formats_and_rubbish_are_refused() -> None:
     for kind in ("BMP", "TIFF", "PPM"):
         with pytest.raises(BadImage, match="not a png, jpeg, gif or webp"):
