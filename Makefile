@@ -8,7 +8,7 @@ flag = $(if $(filter-out 0,$($(1))),--$(2) $($(1)))
 UP := --port $(PORT) $(if $(filter-out 0,$(DETACH)),--detach) $(call flag,MODEL,model) \
       $(call flag,PREFILL,prefill) $(call flag,DECODE,decode) $(call flag,VISION,vision) $(call flag,RECIPE,recipe)
 
-.PHONY: serve stop test fuzz lint proto setup vectors vectors-generated bench bench-fleet bench-tensors bench-engine bench-bus bench-recipe bench-model
+.PHONY: serve stop test test-gpu fuzz lint proto setup vectors vectors-generated bench bench-fleet bench-tensors bench-engine bench-bus bench-recipe bench-model
 
 serve: $(STAMP)  ## the whole fleet: PORT=8000 DETACH=1 MODEL=dir PREFILL=n DECODE=n VISION=n RECIPE=n
 	@$(BIN)/rorqual up $(UP)
@@ -20,8 +20,11 @@ test: $(STAMP)  ## the whole suite; ARGS= goes to pytest
 	@$(BIN)/rorqual model prepare
 	@$(BIN)/python -m pytest $(ARGS)
 
-fuzz: $(STAMP)  ## mutated bodies to every endpoint: ARGS="--bodies 100000 --seed 1 chat_completions"
-	@$(BIN)/python -m tests.fuzz.run $(ARGS)
+test-gpu: $(STAMP)  ## kernels and models on the accelerator; skipped, with the reason, where there is none
+	@$(BIN)/python -m pytest tests/gpu $(ARGS)
+
+fuzz: $(STAMP)  ## mutated bodies to every endpoint: N=100000 ARGS="--seed 1 chat_completions", HTTP=1 through a gateway
+	@$(BIN)/python -m tests.fuzz.$(if $(HTTP),over_http,run) $(if $(N),--bodies $(N)) $(ARGS)
 
 lint: $(STAMP)  ## style, types, import rules, generated files
 	@scripts/lint.sh

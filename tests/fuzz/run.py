@@ -27,12 +27,11 @@ from rorqual_recipe.protocols.direct import DirectServices
 from rorqual_recipe.settings import RecipeSettings
 
 from tests.fuzz.bodies import ENDPOINTS
+from tests.fuzz.memory import MAX_GROWTH_BYTES, resident_bytes
 from tests.fuzz.mutate import mutated
 from tests.support.chat_model_dir import make_chat_model_dir
 
 MAX_BODY_CPU_S = 1.0
-MAX_GROWTH_BYTES = 32 << 20
-_PAGE_BYTES = 4096
 _ANSWER = (300, 301, 302, 5, 6)
 
 
@@ -110,11 +109,6 @@ def fuzz(target: Target, endpoint: str, num_bodies: int, seed: int) -> Counter[i
     if resident_bytes() - warm_bytes > MAX_GROWTH_BYTES:
         raise FuzzedBody(f"{endpoint}: memory grew by {resident_bytes() - warm_bytes} bytes")
     return statuses
-
-
-def resident_bytes() -> int:
-    """Memory of this process."""
-    return int(Path("/proc/self/statm").read_text().split()[1]) * _PAGE_BYTES
 
 
 def main() -> int:

@@ -67,6 +67,11 @@ class StubBackend:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
+    def forget(self) -> None:
+        """What was submitted, cancelled and resent so far; tokens can still be fetched."""
+        for what in (self.submitted, self.cancels, self.resends):
+            what.clear()
+
     async def _on_cancel(self, request: router_pb2.CancelRequest, context: MessageContext) -> None:
         self.cancels.append((time.monotonic(), request))
 

@@ -5,21 +5,12 @@ from __future__ import annotations
 import asyncio
 import random
 
-import httpx
 import pytest
 
 from tests.fuzz.bodies import ENDPOINTS
+from tests.fuzz.http_client import PATHS, Connection
 from tests.fuzz.mutate import mutated
 
-PATHS = {
-    "chat_completions": "/v1/chat/completions",
-    "completions": "/v1/completions",
-    "responses": "/v1/responses",
-    "messages": "/v1/messages",
-    "count_tokens": "/v1/messages/count_tokens",
-    "tokenize": "/tokenize",
-    "detokenize": "/detokenize",
-}
 NUM_BODIES = 60
 
 
@@ -32,25 +23,13 @@ async def test_mutated_bodies_get_whole_answers(start_fleet, endpoint: str) -> N
         for i in range(NUM_BODIES)
     ]
     statuses: set[int] = set()
-    async with httpx.AsyncClient(base_url=fleet.gateway.url, timeout=10) as client:
+    async with Connection(int(fleet.gateway.url.rpartition(":")[2])) as connection:
         for body in bodies:
-            answer = await client.post(PATHS[endpoint], content=body)
-            statuses.add(answer.status_code)
-            assert answer.status_code < 500, body
-            assert _is_whole(answer), (body, answer.text)
+            answer = await connection.send("POST", PATHS[endpoint], body)
+            statuses.add(answer.status)
+            assert answer.status < 500, body
+            assert answer.is_whole, (body, answer.body)
     assert 400 in statuses
     async with asyncio.timeout(5):
         while fleet.recipe.service.num_active or fleet.gateway.service.admission.num_active:
             await asyncio.sleep(0.02)
-
-
-def _is_whole(answer: httpx.Response) -> bool:
-    if not answer.headers["content-type"].startswith("text/event-stream"):
-        return isinstance(answer.json(), dict)
-    ends = (
-        "data: [DONE]",
-        '"type":"message_stop"}',
-        '"response.completed"',
-        '"response.incomplete"',
-    )
-    return any(end in answer.text.rsplit("\n\n", 2)[-2] for end in ends)
