@@ -7,7 +7,7 @@ from functools import partial
 from opentelemetry.trace import SpanKind
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 from rorqual_runtime.context import inherit_deadline
-from rorqual_runtime.errors import DeadlineExceeded, Internal, ServingError
+from rorqual_runtime.errors import DeadlineExceeded, Internal, InvalidRequest, ServingError
 from rorqual_runtime.logs import bind_request_id, get_logger
 from starlette.datastructures import Headers
 from starlette.responses import Response
@@ -189,7 +189,7 @@ class Exchange:
             raise DeadlineExceeded(f"no complete answer within {timeout_s:g} s") from None
 
     async def _encode(
-        self, deadline_unix_s: float, resume: Resume | None = None
+        self, deadline_unix_s: float, resume: Resume | None = None, lost_id: str = ""
     ) -> EncodedRequest | DirectAnswer:
         """Have recipe read the body: the first time, or to go on where another instance ended."""
         return await self._gateway.encode(
@@ -201,6 +201,7 @@ class Exchange:
             received_unix_s=self._received_unix_s,
             deadline_unix_s=deadline_unix_s,
             resume=resume,
+            lost_id=lost_id,
         )
 
     async def _read(self, encode: Encode) -> EncodedRequest | DirectAnswer:
@@ -220,26 +221,30 @@ class Exchange:
             await self._http.send_body(found.http_status, body)
             return
         self._http.warnings = found.warnings
-        with self._observed.generation(found):
+        with (
+            self._observed.generation(found),
+            self._gateway.kept_bodies.hold(len(self._body)) as is_kept,
+        ):
             await self._submit(found)
-            feed = self._feed(found, sink, encode)
-            if found.stream:
-                await self._stream(feed)
-            else:
-                sink.max_bytes = self._settings.max_answer_bytes
-                await self._collect(feed)
+            feed = self._feed(found, sink, encode, can_be_taken_over=is_kept)
+            await (self._stream(feed) if found.stream else self._collect(feed))
 
-    def _feed(self, found: EncodedRequest, sink: EventSink, encode: Encode) -> EventFeed:
-        """The answer's events. A large body is let go: its answer can't be taken over."""
+    def _feed(
+        self, found: EncodedRequest, sink: EventSink, encode: Encode, *, can_be_taken_over: bool
+    ) -> EventFeed:
+        """The answer's events. Without a place for its body, the body is let go."""
         take_over: TakeOver | None = partial(self._take_over, sink, encode, found.recipe_id)
-        if len(self._body) > self._settings.max_resumable_body_bytes:
+        if not can_be_taken_over:
             self._body, take_over = b"", None
         return EventFeed(self._gateway, sink, self._ids.request_id, found.recipe_id, take_over)
 
-    async def _take_over(self, sink: EventSink, encode: Encode, first_recipe_id: str) -> str:
+    async def _take_over(
+        self, sink: EventSink, encode: Encode, first_recipe_id: str, lost_id: str
+    ) -> str:
         """Another instance goes on with the answer; its id."""
-        log.warning("recipe is lost, another one takes over", extra={"first": first_recipe_id})
-        found = await encode(resume=resume_to_wire(sink, first_recipe_id, sink.claim_take_over()))
+        log.warning("recipe is lost, another one takes over", extra={"from": lost_id})
+        resume = resume_to_wire(sink, first_recipe_id, sink.claim_take_over())
+        found = await encode(resume=resume, lost_id=lost_id)
         if isinstance(found, DirectAnswer):
             raise Internal("a generation became an answer without one")
         return found.recipe_id
@@ -272,12 +277,18 @@ class Exchange:
 
     async def _collect(self, feed: EventFeed) -> None:
         parts: list[bytes] = []
+        num_bytes = 0
         while True:
             events = await feed.next()
             if not events:
                 continue
             self._observed.taken(events)
             parts += [part for event in events for part in event.data]
+            num_bytes += sum(len(part) for event in events for part in event.data)
+            if num_bytes > self._settings.max_answer_bytes:
+                raise InvalidRequest(
+                    f"the answer exceeds {self._settings.max_answer_bytes} bytes: have it streamed"
+                )
             last = events[-1]
             if not last.done:
                 continue

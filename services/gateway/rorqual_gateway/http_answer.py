@@ -1,7 +1,9 @@
 """The HTTP side of one answer: what was sent, and how the rest is said in the client's dialect."""
 
+import asyncio
 import json
 from collections.abc import Sequence
+from contextlib import suppress
 
 from starlette.types import Send
 
@@ -11,6 +13,7 @@ from rorqual_gateway.errors import HttpError
 from rorqual_gateway.metrics import GatewayMetrics
 
 MAX_WARNING_HEADER_BYTES = 1024
+LAST_FRAMES_TIMEOUT_S = 5.0
 _STREAM_HEADERS: Headers = [
     (b"content-type", b"text/event-stream; charset=utf-8"),
     (b"cache-control", b"no-cache"),
@@ -32,6 +35,7 @@ class HttpAnswer:
         self.warnings: Sequence[str] = ()
         self.has_begun = False
         self.num_frames = 0
+        self._is_stream = False
 
     async def send_frames(self, frames: Sequence[bytes], *, more: bool) -> None:
         """More of a streamed answer; waits while the client's buffer is full."""
@@ -54,14 +58,25 @@ class HttpAnswer:
         """End with an error: as HTTP status, or as the last frames of a begun stream."""
         error = self._dialect.with_request_id(error, self._request_id)
         if self.has_begun:
-            await http_io.send_chunk(self._send, error.sse_frames, more=False)
+            await self._break_off(error.sse_frames)
             return
         self._begin(error.status)
         headers = [*http_io.error_headers(error), *self._headers()]
         await http_io.send_whole(self._send, error.status, error.body, headers)
 
+    async def _break_off(self, last_frames: bytes) -> None:
+        """End what has begun. A client that does not read, or has got a part of a JSON body, can't
+        be told anything any more."""
+        if self._is_stream:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(LAST_FRAMES_TIMEOUT_S):
+                    await http_io.send_chunk(self._send, last_frames, more=False)
+                return
+        http_io.abort_connection(self._send)
+
     async def _begin_stream(self) -> None:
         if not self.has_begun:
+            self._is_stream = True
             self._begin(200)
             headers = [*_STREAM_HEADERS, *self._headers()]
             await http_io.start_response(self._send, 200, headers)

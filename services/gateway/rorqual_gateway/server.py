@@ -8,6 +8,14 @@ import uvicorn
 from fastapi import FastAPI
 from rorqual_runtime.errors import Unavailable
 
+STALLED_CLIENT_S = 60
+_KEEPALIVE_OPTIONS = (
+    (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 30),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 10),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3),
+)
+
 
 class EmbeddedServer(uvicorn.Server):
     """Leaves signals to the service: it decides when to drain."""
@@ -28,6 +36,7 @@ def open_listener(host: str, port: int) -> socket.socket:
     # on, the second small write of an answer waits 40 ms for the client's acknowledgement.
     listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    _drop_lost_clients(listener)
     try:
         listener.bind((host, port))
     except OSError as err:
@@ -36,6 +45,14 @@ def open_listener(host: str, port: int) -> socket.socket:
     listener.listen(2048)
     listener.setblocking(False)
     return listener
+
+
+def _drop_lost_clients(listener: socket.socket) -> None:
+    """Connections inherit this: one whose client has vanished, or takes not a byte for a minute,
+    is closed, whatever is buffered for it. An answer that is sent in full waits nowhere else."""
+    for level, option, value in _KEEPALIVE_OPTIONS:
+        listener.setsockopt(level, option, value)
+    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, STALLED_CLIENT_S * 1000)
 
 
 def make_server(app: FastAPI, *, shutdown_s: float) -> EmbeddedServer:

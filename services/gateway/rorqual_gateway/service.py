@@ -2,21 +2,23 @@
 
 import contextlib
 from contextlib import AbstractContextManager
+from zlib import crc32
 
 from rorqual_runtime import subjects
 from rorqual_runtime.bus import MessageContext
-from rorqual_runtime.errors import ServingError
+from rorqual_runtime.errors import ServingError, Unavailable
 from rorqual_runtime.logs import get_logger
 from rorqual_runtime.payload import free_payload, get_payload, put_payload
 from rorqual_runtime.service import ServiceContext
 
 from rorqual_gateway import convert
-from rorqual_gateway.admission import Admission
+from rorqual_gateway.admission import Admission, BodyBudget
 from rorqual_gateway.convert import (
     CancelRequest,
     DirectAnswer,
     EncodedRequest,
     EncodeReply,
+    EncodeRequest,
     EventBatch,
     ListModelsReply,
     ListModelsRequest,
@@ -33,7 +35,7 @@ from rorqual_gateway.keys import KeyRing, parse_api_keys
 from rorqual_gateway.metrics import GatewayMetrics
 from rorqual_gateway.readiness import FleetView
 from rorqual_gateway.settings import GatewaySettings
-from rorqual_gateway.sinks import Event, EventSink, SinkTable
+from rorqual_gateway.sinks import Event, EventSink, Patience, SinkTable
 
 log = get_logger(__name__)
 
@@ -50,10 +52,14 @@ class GatewayService:
         self.clock = ctx.clock
         self.tracer = ctx.tracer
         self.admission = Admission(settings.max_concurrent_requests)
+        self.kept_bodies = BodyBudget(settings.max_kept_body_bytes)
         self.keys = KeyRing(parse_api_keys(settings.api_keys))
         self.metrics = GatewayMetrics()
         self._ctx = ctx
-        self._sinks = SinkTable()
+        self._sinks = SinkTable(ctx.clock)
+        self._patience = Patience(
+            settings.max_stream_buffer_bytes, settings.slow_client_s, settings.max_answer_bytes
+        )
         self._fleet = FleetView(ctx.clock, stale_after_s=settings.stale_report_s)
 
     @property
@@ -88,7 +94,7 @@ class GatewayService:
 
     def open_sink(self, request_id: str) -> AbstractContextManager[EventSink]:
         """Where the request's events will arrive; open it before `encode`."""
-        return self._sinks.open(request_id, self.settings.max_stream_buffer_bytes)
+        return self._sinks.open(request_id, self._patience)
 
     async def encode(
         self,
@@ -101,9 +107,15 @@ class GatewayService:
         received_unix_s: float,
         deadline_unix_s: float,
         resume: Resume | None = None,
+        lost_id: str = "",
     ) -> EncodedRequest | DirectAnswer:
-        """Have recipe read a body. Raises: RequestFailed, ServingError."""
-        await self._ctx.bus.connection.wait_connected(self.settings.absent_timeout_s)
+        """Have recipe read a body; to resume an answer, an instance that is known to be alive.
+
+        lost_id: the one that is not.
+        Raises: RequestFailed, ServingError.
+        """
+        settings = self.settings
+        await self._ctx.bus.connection.wait_connected(settings.absent_timeout_s)
         payload = await put_payload(self._ctx.tensors, body)
         request = convert.encode_request(
             request_id,
@@ -118,15 +130,27 @@ class GatewayService:
         )
         try:
             reply = await self._ctx.bus.request(
-                subjects.recipe_encode(),
+                self._successor(request, lost_id) if resume else subjects.recipe_encode(),
                 request,
                 EncodeReply,
-                timeout_s=self.settings.encode_timeout_s,
-                absent_timeout_s=self.settings.absent_timeout_s,
+                timeout_s=settings.take_over_timeout_s if resume else settings.encode_timeout_s,
+                absent_timeout_s=0.0 if resume else settings.absent_timeout_s,
             )
         finally:
             free_payload(self._ctx.tensors, payload)  # recipe may never have read it
         return convert.encoded_from_wire(reply)
+
+    def _successor(self, request: EncodeRequest, lost_id: str) -> str:
+        """Who goes on: one of those that are alive, another one at every attempt.
+
+        Raises: Unavailable when there is none.
+        """
+        alive = self._fleet.live("recipe")
+        alive = [recipe_id for recipe_id in alive if recipe_id != lost_id] or alive
+        if not alive:
+            raise Unavailable("no recipe instance is there")
+        turn = crc32(request.request_id.encode()) + request.resume.take_over
+        return subjects.recipe_take_over(alive[turn % len(alive)])
 
     async def read_answer(self, answer: DirectAnswer) -> bytes:
         """The body of an answer without a generation. Raises: ServingError."""

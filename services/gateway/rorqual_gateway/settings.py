@@ -41,14 +41,22 @@ class GatewaySettings(BaseSettings):
     take_over_after_s: float = Field(
         1.5, gt=0, description="time recipe can't be reached before another takes an answer over"
     )
-    max_resumable_body_bytes: int = Field(
-        8 << 20, ge=0, description="larger bodies are not kept: their answers can't be taken over"
+    take_over_timeout_s: float = Field(
+        3.0, gt=0, description="wait for one instance to take an answer over; then another is asked"
+    )
+    max_kept_body_bytes: int = Field(
+        256 << 20,
+        ge=0,
+        description="bodies of all requests under way, kept so that another recipe can take over",
     )
     max_answer_bytes: int = Field(
-        64 << 20, gt=0, description="largest answer collected without streaming"
+        64 << 20, gt=0, description="largest answer without streaming, or burst of a stream"
     )
     max_stream_buffer_bytes: int = Field(
-        1 << 20, gt=0, description="events kept for a slow client before it is cut off"
+        1 << 20, gt=0, description="events kept for a client that is slow_client_s behind"
+    )
+    slow_client_s: float = Field(
+        10.0, ge=0, description="time behind after which a full buffer gets a client cut off"
     )
     required_services: str = Field(
         "recipe,router,prefill,decode,kvmeta",

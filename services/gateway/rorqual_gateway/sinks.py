@@ -6,6 +6,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+from rorqual_runtime.clock import Clock
+
 from rorqual_gateway.errors import HttpError
 
 MAX_EARLY = 256
@@ -57,15 +59,29 @@ class Position:
         self.decode_ids = event.decode_ids or self.decode_ids
 
 
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """How far a client may stay behind: more than `max_bytes` for longer than `max_s` is too slow.
+
+    A burst is nobody's fault, whatever its size up to `most_bytes`.
+    """
+
+    max_bytes: int
+    max_s: float
+    most_bytes: int
+
+
 class EventSink:
     """Events of one request in the order of their seq, each once.
 
-    max_bytes: what may wait to be taken; more sets `overflowed`. next_seq: the event awaited.
+    `overflowed` is set when what waits to be taken is beyond patience. next_seq: the event awaited.
     take_over: the instance whose events are taken, those of others are dropped.
     """
 
-    def __init__(self, max_bytes: int) -> None:
-        self.max_bytes = max_bytes
+    def __init__(self, patience: Patience, clock: Clock) -> None:
+        self._patience = patience
+        self._clock = clock
+        self._oldest_s = 0.0
         self._ready: deque[Event] = deque()
         self._early: dict[int, Event] = {}
         self._num_bytes = 0
@@ -119,26 +135,31 @@ class EventSink:
         return events
 
     def _push_out_of_turn(self, event: Event) -> None:
-        if event.seq < self.next_seq:
-            return
-        self._early[event.seq] = event
-        if len(self._early) > MAX_EARLY:
-            self.overflowed.set()
+        """Keep an early event. Too many are no loss: they come again with the missing one."""
+        if event.seq > self.next_seq and len(self._early) < MAX_EARLY:
+            self._early[event.seq] = event
 
     def _append(self, event: Event) -> None:
         self.next_seq += 1
         self.position.pass_event(event)
+        if not self._ready:
+            self._oldest_s = self._clock.monotonic_s()
         self._ready.append(event)
         for item in event.data:
             self._num_bytes += len(item)
-        if self._num_bytes > self.max_bytes and not event.done:
+        if self._num_bytes > self._patience.max_bytes and not event.done and self._is_too_slow():
             self.overflowed.set()
+
+    def _is_too_slow(self) -> bool:
+        waited_s = self._clock.monotonic_s() - self._oldest_s
+        return waited_s > self._patience.max_s or self._num_bytes > self._patience.most_bytes
 
 
 class SinkTable:
     """The sinks of all live requests."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
         self._sinks: dict[str, EventSink] = {}
 
     def __len__(self) -> int:
@@ -149,9 +170,9 @@ class SinkTable:
         return self._sinks.get(request_id)
 
     @contextmanager
-    def open(self, request_id: str, max_bytes: int) -> Iterator[EventSink]:
+    def open(self, request_id: str, patience: Patience) -> Iterator[EventSink]:
         """A sink for one request, registered as long as the block runs."""
-        sink = self._sinks[request_id] = EventSink(max_bytes)
+        sink = self._sinks[request_id] = EventSink(patience, self._clock)
         try:
             yield sink
         finally:

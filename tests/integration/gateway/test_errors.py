@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
 import time
 
 import httpx
 import openai
 import pytest
+from rorqual_gateway import http_answer, server
 from rorqual_recipe.output.answer import AnswerReader
 from rorqual_runtime.errors import NoCapacity, Unavailable
 
@@ -172,14 +174,10 @@ async def test_a_client_that_leaves_cancels_within_a_second(
 
 
 async def test_a_client_that_does_not_read_is_cut_off(start_fleet) -> None:
-    fleet = await start_fleet(max_stream_buffer_bytes=20_000)
+    fleet = await start_fleet(max_stream_buffer_bytes=20_000, slow_client_s=0.1)
     tokens = [fleet.tokens("Hello, world! " * 500)] * 3000
     fleet.backend.play = lambda _g: Playback(tokens)
-    port = int(fleet.gateway.url.rpartition(":")[2])
-    _reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=1024)
-    body = json.dumps({**BODY, "stream": True, "stop": ["never seen"]}).encode()
-    head = f"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-length: {len(body)}\r\n\r\n"
-    writer.write(head.encode() + body)
+    _reader, writer = await _send_and_do_not_read(fleet.gateway.url, {"stop": ["never seen"]})
     async with asyncio.timeout(20):
         while not fleet.backend.cancels:
             await asyncio.sleep(0.05)
@@ -187,6 +185,73 @@ async def test_a_client_that_does_not_read_is_cut_off(start_fleet) -> None:
     await asyncio.sleep(0.2)
     assert fleet.gateway.service.admission.num_active == 0
     writer.close()
+
+
+async def test_a_stream_that_is_not_read_any_more_ends_at_its_deadline(
+    start_fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(http_answer, "LAST_FRAMES_TIMEOUT_S", 0.2)
+    fleet = await start_fleet(request_timeout_s=1)
+    fleet.backend.play = lambda _g: Playback([fleet.tokens("Hello, world! " * 500)] * 400)
+    _reader, writer = await _send_and_do_not_read(fleet.gateway.url, {})
+    async with asyncio.timeout(10):
+        while not fleet.backend.cancels:
+            await asyncio.sleep(0.05)
+        while any("run_asgi" in repr(task) for task in asyncio.all_tasks()):
+            await asyncio.sleep(0.05)
+    assert [cancel.reason for _, cancel in fleet.backend.cancels] == ["timeout"]
+    writer.close()
+
+
+async def test_a_whole_answer_that_is_not_read_is_dropped(
+    start_fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server, "STALLED_CLIENT_S", 1)
+    fleet = await start_fleet()
+    fleet.backend.play = lambda _g: Playback([fleet.tokens("Hello, world! " * 500)] * 400)
+    reader, writer = await _send_and_do_not_read(fleet.gateway.url, {"stream": False})
+    async with asyncio.timeout(10):
+        while not fleet.backend.submitted or fleet.gateway.service.admission.num_active:
+            await asyncio.sleep(0.05)
+    await asyncio.sleep(2.5)
+    with pytest.raises((ConnectionError, asyncio.IncompleteReadError)):
+        await reader.readexactly(1 << 21)
+    writer.close()
+
+
+async def test_a_fleet_faster_than_its_client_cuts_nobody_off(start_fleet) -> None:
+    fleet = await start_fleet()
+    part = "Hello, world! " * 65
+    fleet.backend.play = lambda _g: Playback([fleet.tokens(part)] * 100)
+    body = {"model": MODEL_ID, "input": "hi", "store": False, "stream": True}
+    async with httpx.AsyncClient(base_url=fleet.gateway.url, timeout=30) as client:
+        answer = await client.post("/v1/responses", json=body)
+    assert len(answer.content) > 2 << 20
+    completed = json.loads(answer.text.rsplit("data: ", 1)[-1])["response"]
+    assert completed["output"][0]["content"][0]["text"] == part * 100
+    assert not fleet.backend.cancels
+
+
+async def test_a_whole_answer_beyond_the_bound_is_refused(start_fleet) -> None:
+    fleet = await start_fleet(max_answer_bytes=5000)
+    fleet.say("Hello, world! " * 500, per_delta=50)
+    with pytest.raises(openai.BadRequestError, match="have it streamed"):
+        await ask(fleet, stream=False)
+    assert fleet.gateway.service.admission.num_active == 0
+
+
+async def _send_and_do_not_read(
+    url: str, fields: dict[str, object]
+) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    plug = socket.socket()
+    plug.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    plug.setblocking(False)
+    await asyncio.get_running_loop().sock_connect(plug, ("127.0.0.1", int(url.rpartition(":")[2])))
+    reader, writer = await asyncio.open_connection(sock=plug, limit=1024)
+    body = json.dumps({**BODY, "stream": True, **fields}).encode()
+    head = f"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-length: {len(body)}\r\n\r\n"
+    writer.write(head.encode() + body)
+    return reader, writer
 
 
 async def test_a_broker_that_is_away_is_503_and_its_return_is_noticed(start_fleet) -> None:

@@ -6,6 +6,7 @@ import asyncio
 
 import openai
 import pytest
+from rorqual_gateway.sinks import MAX_EARLY
 
 from tests.support.chat_model_dir import MODEL_ID
 
@@ -46,6 +47,31 @@ async def test_lost_events_are_fetched_again(start_fleet) -> None:
     assert text == TEXT
 
 
+async def test_tokens_lost_in_front_of_a_burst_are_fetched_again(start_fleet) -> None:
+    fleet = await start_fleet()
+    fleet.say(TEXT * 4, lost=frozenset({1}))
+    answer = await fleet.client.chat.completions.create(**BODY)
+    assert answer.choices[0].message.content == TEXT * 4
+
+
+async def test_events_lost_in_front_of_a_burst_are_fetched_again(start_fleet) -> None:
+    fleet = await start_fleet()
+    fleet.say(TEXT * 4)
+    original = fleet.recipe.service._publisher.send
+    sent: list[object] = []
+
+    async def lossy(outbox) -> None:
+        sent.append(outbox)
+        if len(sent) != 2:
+            await original(outbox)
+
+    fleet.recipe.service._publisher.send = lossy
+    stream = await fleet.client.chat.completions.create(**BODY, stream=True)
+    text = "".join([c.choices[0].delta.content or "" async for c in stream])
+    assert text == TEXT * 4
+    assert len(sent) > MAX_EARLY + 2
+
+
 async def test_a_recipe_that_forgot_the_stream_begins_it_again(start_fleet) -> None:
     fleet = await start_fleet(silence_probe_s=0.2)
     fleet.say(TEXT, pause_s=0.02)
@@ -53,6 +79,18 @@ async def test_a_recipe_that_forgot_the_stream_begins_it_again(start_fleet) -> N
     fleet.recipe.service._streams._streams.clear()
     assert "".join([c.choices[0].delta.content or "" async for c in stream]) == TEXT
     assert len(fleet.backend.submitted) == 1
+
+
+async def test_an_answer_whose_body_was_not_kept_ends_with_its_stream(start_fleet) -> None:
+    fleet = await start_fleet(silence_probe_s=0.2, max_kept_body_bytes=20)
+    fleet.say(TEXT, pause_s=0.05)
+    stream = await fleet.client.chat.completions.create(**BODY, stream=True)
+    fleet.recipe.service._streams._streams.clear()
+    with pytest.raises(openai.APIError, match="lost"):
+        async for _ in stream:
+            pass
+    await asyncio.sleep(0.2)
+    assert [c.reason for _, c in fleet.backend.cancels] == ["error"]
 
 
 async def test_a_recipe_that_died_is_noticed(start_fleet) -> None:
