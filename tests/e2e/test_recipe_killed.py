@@ -158,3 +158,31 @@ async def test_an_answer_survives_a_recipe_that_is_told_to_stop(two_recipes: Run
     assert busy not in running.pids, "it was still there at the end: nothing was taken over"
     await asyncio.to_thread(running.restart, busy)
     await asyncio.to_thread(running.wait_ready, busy)
+
+
+async def test_a_recipe_that_hangs_and_comes_back_disturbs_nobody(
+    two_recipes: RunningFleet,
+) -> None:
+    running = two_recipes
+    body = {**CHAT, "stream": True, "max_tokens": 200}
+    calm = _told(await _ask(running.base_url, "chat/completions", body, asyncio.Event()))
+    begun = [asyncio.Event() for _ in range(4)]
+    tasks = [
+        asyncio.create_task(_ask(running.base_url, "chat/completions", body, event))
+        for event in begun
+    ]
+    await asyncio.gather(*(event.wait() for event in begun))
+    loads = await asyncio.to_thread(running.loads)
+    busy = max(
+        (name for name in loads if name.startswith("recipe")),
+        key=lambda name: loads[name].num_active_requests,
+    )
+    await asyncio.to_thread(running.kill, busy, signal.SIGSTOP)
+    try:
+        answers = await asyncio.gather(*tasks)
+    finally:
+        await asyncio.to_thread(running.kill, busy, signal.SIGCONT)
+    for events in answers:
+        assert _told(events) == calm
+    await asyncio.sleep(1.0)
+    assert await asyncio.to_thread(_held, running) == {}

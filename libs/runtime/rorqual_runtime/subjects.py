@@ -30,6 +30,11 @@ def recipe_encode() -> str:
     return _subject("recipe", "encode")
 
 
+def recipe_take_over(recipe_id: str) -> str:
+    """Asks one recipe instance to go on with an answer that another one began."""
+    return _subject("recipe", "take_over", recipe_id)
+
+
 def recipe_render_error() -> str:
     return _subject("recipe", "render_error")
 

@@ -33,6 +33,7 @@ from rorqual_gateway.sinks import Event, EventSink, TokenUsage
 __all__ = [
     "CancelRequest",
     "EncodeReply",
+    "EncodeRequest",
     "EventBatch",
     "ListModelsReply",
     "ListModelsRequest",

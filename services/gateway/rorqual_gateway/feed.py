@@ -11,8 +11,8 @@ from rorqual_gateway.sinks import Event, EventSink
 GAP_PAUSE_S = 0.2
 MAX_TAKE_OVERS = 2
 
-TakeOver = Callable[[], Awaitable[str]]
-"""Has another instance go on with an answer; its id."""
+TakeOver = Callable[[str], Awaitable[str]]
+"""Has another instance go on with an answer; from the id of the lost one to the new one's."""
 
 
 class EventFeed:
@@ -110,7 +110,7 @@ class EventFeed:
             return
         next_seq = self._sink.next_seq
         try:
-            new_id = await self._take_over()
+            new_id = await self._take_over(self._recipe_id)
         except RequestFailed as err:
             raise Unavailable("the state of this answer was lost") from err
         except ServingError:

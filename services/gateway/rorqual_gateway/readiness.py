@@ -33,6 +33,15 @@ class FleetView:
         present = {service for (service, _), seen in self._seen.items() if not seen.draining}
         return [service for service in required if service not in present]
 
+    def live(self, service: str) -> list[str]:
+        """Instances of a service that take work, sorted."""
+        self._forget_stale(self._clock.monotonic_s())
+        return sorted(
+            instance_id
+            for (name, instance_id), seen in self._seen.items()
+            if name == service and not seen.draining
+        )
+
     def _forget_stale(self, now_s: float) -> None:
         oldest_s = now_s - self._stale_after_s
         self._seen = {key: seen for key, seen in self._seen.items() if seen.at_s >= oldest_s}

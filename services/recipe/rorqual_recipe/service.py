@@ -100,6 +100,13 @@ class RecipeService:
             name="render_error",
         )
         await bus.serve(
+            subjects.recipe_take_over(own_id),
+            EncodeRequest,
+            EncodeReply,
+            self.on_encode,
+            name="take_over",
+        )
+        await bus.serve(
             subjects.recipe_encode(), EncodeRequest, EncodeReply, self.on_encode, name="encode"
         )
         self._ctx.report_load(self._fill_report)

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
-from rorqual_gateway.admission import Admission
+from rorqual_gateway.admission import Admission, BodyBudget
 from rorqual_gateway.dialects import ANTHROPIC, OPENAI, RESPONSES
 from rorqual_gateway.endpoints import Endpoint, dialect_of
 from rorqual_gateway.http_io import read_body
@@ -83,6 +83,19 @@ def test_request_ids_are_safe_and_never_repeat(client_id: str) -> None:
         assert 0 < len(name) <= 73
 
 
+def test_bodies_are_kept_while_there_is_room_for_them() -> None:
+    budget = BodyBudget(100)
+    with pytest.raises(KeyError), budget.hold(60) as is_kept:
+        assert is_kept
+        with budget.hold(41) as is_kept_too:
+            assert not is_kept_too
+        with budget.hold(40) as is_kept_too:
+            assert is_kept_too
+        assert budget.num_bytes == 60
+        raise KeyError
+    assert budget.num_bytes == 0
+
+
 def test_admission_frees_its_slot_on_every_exit() -> None:
     admission = Admission(1)
     with pytest.raises(KeyError), admission.slot():
@@ -106,8 +119,10 @@ async def test_services_are_missing_when_silent_or_draining() -> None:
     assert fleet.missing(["router", "decode"]) == ["decode"]
     fleet.note("decode", "decode-2", draining=False)
     assert fleet.missing(["router", "decode"]) == []
+    assert fleet.live("decode") == ["decode-2"]
     await clock.advance(3.5)
     assert fleet.missing(["router"]) == ["router"]
+    assert fleet.live("decode") == []
 
 
 @pytest.mark.parametrize(
