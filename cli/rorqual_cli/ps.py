@@ -88,6 +88,8 @@ def load_text(load: load_pb2.LoadReport | None) -> str:
         parts.append(f"{load.num_held_leases} leases")
     if load.num_total_pages:
         parts.append(f"{load.num_used_pages}/{load.num_total_pages} pages")
+    if load.num_total_windows:
+        parts.append(f"{load.num_used_windows}/{load.num_total_windows} windows")
     return ", ".join(parts + _detail(load))
 
 

@@ -31,6 +31,8 @@ class InstanceReport:
     kv_tokens: int = 0
     queued_tokens: int = 0
     tokens_per_s: float = 0.0
+    num_replayed_tokens: int = 0
+    """Most of a stored prefix that this instance may have to run again."""
     queued_patches: int = 0
     step_patches: int = 0
     model_fingerprint: str = ""

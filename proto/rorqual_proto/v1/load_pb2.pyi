@@ -6,7 +6,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class LoadReport(_message.Message):
-    __slots__ = ("service", "instance_id", "incarnation", "seq", "sent_unix_s", "draining", "num_active_requests", "num_held_leases", "num_used_pages", "num_total_pages", "prefill", "decode", "router", "recipe", "vision", "model_fingerprint", "max_context_tokens")
+    __slots__ = ("service", "instance_id", "incarnation", "seq", "sent_unix_s", "draining", "num_active_requests", "num_held_leases", "num_used_pages", "num_total_pages", "num_used_windows", "num_total_windows", "prefill", "decode", "router", "recipe", "vision", "model_fingerprint", "max_context_tokens")
     SERVICE_FIELD_NUMBER: _ClassVar[int]
     INSTANCE_ID_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
@@ -17,6 +17,8 @@ class LoadReport(_message.Message):
     NUM_HELD_LEASES_FIELD_NUMBER: _ClassVar[int]
     NUM_USED_PAGES_FIELD_NUMBER: _ClassVar[int]
     NUM_TOTAL_PAGES_FIELD_NUMBER: _ClassVar[int]
+    NUM_USED_WINDOWS_FIELD_NUMBER: _ClassVar[int]
+    NUM_TOTAL_WINDOWS_FIELD_NUMBER: _ClassVar[int]
     PREFILL_FIELD_NUMBER: _ClassVar[int]
     DECODE_FIELD_NUMBER: _ClassVar[int]
     ROUTER_FIELD_NUMBER: _ClassVar[int]
@@ -34,6 +36,8 @@ class LoadReport(_message.Message):
     num_held_leases: int
     num_used_pages: int
     num_total_pages: int
+    num_used_windows: int
+    num_total_windows: int
     prefill: PrefillLoad
     decode: DecodeLoad
     router: RouterLoad
@@ -41,15 +45,17 @@ class LoadReport(_message.Message):
     vision: VisionLoad
     model_fingerprint: str
     max_context_tokens: int
-    def __init__(self, service: _Optional[str] = ..., instance_id: _Optional[str] = ..., incarnation: _Optional[int] = ..., seq: _Optional[int] = ..., sent_unix_s: _Optional[float] = ..., draining: _Optional[bool] = ..., num_active_requests: _Optional[int] = ..., num_held_leases: _Optional[int] = ..., num_used_pages: _Optional[int] = ..., num_total_pages: _Optional[int] = ..., prefill: _Optional[_Union[PrefillLoad, _Mapping]] = ..., decode: _Optional[_Union[DecodeLoad, _Mapping]] = ..., router: _Optional[_Union[RouterLoad, _Mapping]] = ..., recipe: _Optional[_Union[RecipeLoad, _Mapping]] = ..., vision: _Optional[_Union[VisionLoad, _Mapping]] = ..., model_fingerprint: _Optional[str] = ..., max_context_tokens: _Optional[int] = ...) -> None: ...
+    def __init__(self, service: _Optional[str] = ..., instance_id: _Optional[str] = ..., incarnation: _Optional[int] = ..., seq: _Optional[int] = ..., sent_unix_s: _Optional[float] = ..., draining: _Optional[bool] = ..., num_active_requests: _Optional[int] = ..., num_held_leases: _Optional[int] = ..., num_used_pages: _Optional[int] = ..., num_total_pages: _Optional[int] = ..., num_used_windows: _Optional[int] = ..., num_total_windows: _Optional[int] = ..., prefill: _Optional[_Union[PrefillLoad, _Mapping]] = ..., decode: _Optional[_Union[DecodeLoad, _Mapping]] = ..., router: _Optional[_Union[RouterLoad, _Mapping]] = ..., recipe: _Optional[_Union[RecipeLoad, _Mapping]] = ..., vision: _Optional[_Union[VisionLoad, _Mapping]] = ..., model_fingerprint: _Optional[str] = ..., max_context_tokens: _Optional[int] = ...) -> None: ...
 
 class PrefillLoad(_message.Message):
-    __slots__ = ("queued_tokens", "tokens_per_s")
+    __slots__ = ("queued_tokens", "tokens_per_s", "num_replayed_tokens")
     QUEUED_TOKENS_FIELD_NUMBER: _ClassVar[int]
     TOKENS_PER_S_FIELD_NUMBER: _ClassVar[int]
+    NUM_REPLAYED_TOKENS_FIELD_NUMBER: _ClassVar[int]
     queued_tokens: int
     tokens_per_s: float
-    def __init__(self, queued_tokens: _Optional[int] = ..., tokens_per_s: _Optional[float] = ...) -> None: ...
+    num_replayed_tokens: int
+    def __init__(self, queued_tokens: _Optional[int] = ..., tokens_per_s: _Optional[float] = ..., num_replayed_tokens: _Optional[int] = ...) -> None: ...
 
 class DecodeLoad(_message.Message):
     __slots__ = ("num_running", "max_running", "kv_tokens", "num_reserved_pages", "step_s")

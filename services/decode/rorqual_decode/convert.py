@@ -25,6 +25,7 @@ from rorqual_decode.generation import (
     SamplingSpec,
     TokenScores,
 )
+from rorqual_decode.load_facts import EngineFacts, LoadFacts
 from rorqual_decode.publisher import Slice
 
 HandoverMessage = decode_pb2.HandoverRequest
@@ -214,32 +215,13 @@ def registration_to_wire(
     )
 
 
-@dataclass(frozen=True, slots=True)
-class LoadFacts:
-    """What this instance reports a few times a second."""
-
-    num_active_requests: int
-    num_running: int
-    max_running: int
-    kv_tokens: int
-    step_s: float
-
-
-@dataclass(frozen=True, slots=True)
-class EngineFacts:
-    """What the engine's model and cache add to that."""
-
-    num_used_pages: int
-    num_total_pages: int
-    model_fingerprint: str
-    max_context_tokens: int
-
-
 def fill_load(report: load_pb2.LoadReport, facts: LoadFacts, engine: EngineFacts) -> None:
     """Put the facts into a load report."""
     report.num_active_requests = facts.num_active_requests
     report.num_used_pages = engine.num_used_pages
     report.num_total_pages = engine.num_total_pages
+    report.num_used_windows = engine.num_used_windows
+    report.num_total_windows = engine.num_total_windows
     report.model_fingerprint = engine.model_fingerprint
     report.max_context_tokens = engine.max_context_tokens
     report.decode.num_running = facts.num_running

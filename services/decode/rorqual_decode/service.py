@@ -34,6 +34,7 @@ from rorqual_decode.generation import (
     OutputStream,
 )
 from rorqual_decode.generation_span import GenerationSpan
+from rorqual_decode.load_facts import LoadFacts
 from rorqual_decode.publisher import TokenPublisher, bounded_slice
 from rorqual_decode.running import Running
 from rorqual_decode.settings import DecodeSettings
@@ -309,10 +310,10 @@ class DecodeService:
         """Generations being taken over or running."""
         return self._num_active
 
-    def load_facts(self) -> convert.LoadFacts:
+    def load_facts(self) -> LoadFacts:
         """What the next load report says."""
         running = list(self._running())
-        return convert.LoadFacts(
+        return LoadFacts(
             num_active_requests=self._num_active,
             num_running=self._num_active,
             max_running=self._settings.max_running,

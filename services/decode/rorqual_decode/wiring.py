@@ -28,10 +28,12 @@ from rorqual_decode import convert
 from rorqual_decode.admission import Admitter
 from rorqual_decode.block_writer import BlockWriter, StoredBlock
 from rorqual_decode.engine_thread import DecodeEngine
-from rorqual_decode.publisher import Slice, TokenPublisher
+from rorqual_decode.load_facts import EngineFacts
+from rorqual_decode.publisher import TokenPublisher
 from rorqual_decode.registrar import BlockRegistrar
 from rorqual_decode.service import DecodeService
 from rorqual_decode.settings import DecodeSettings
+from rorqual_decode.token_sink import BusTokenSink
 from rorqual_decode.warm_up import warm_up
 
 _CLOSE_S = 2.0
@@ -39,25 +41,6 @@ _REGISTER_TIMEOUT_S = 2.0
 _COMPILE_TIMEOUT_S = 5.0
 
 log = get_logger(__name__)
-
-
-class BusTokenSink:
-    """Token batches over the bus."""
-
-    def __init__(self, bus: Bus, decode_id: str, incarnation: int) -> None:
-        self._bus = bus
-        self._decode_id = decode_id
-        self._incarnation = incarnation
-
-    @property
-    def is_connected(self) -> bool:
-        """False while the broker is away."""
-        return self._bus.is_connected
-
-    async def send(self, recipe_id: str, slices: list[Slice]) -> None:
-        """Raises: Unavailable while the broker is away."""
-        batch = convert.batch_to_wire(self._decode_id, self._incarnation, slices)
-        await self._bus.publish(subjects.recipe_tokens(recipe_id), batch)
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,10 +179,12 @@ async def _serve(ctx: ServiceContext, instance: DecodeInstance, model: CausalMod
     )
 
 
-def _engine_facts(model: CausalModel, cache: PagedKvCache) -> convert.EngineFacts:
-    return convert.EngineFacts(
+def _engine_facts(model: CausalModel, cache: PagedKvCache) -> EngineFacts:
+    return EngineFacts(
         num_used_pages=cache.num_used,
         num_total_pages=cache.num_pages,
+        num_used_windows=cache.num_used_windows,
+        num_total_windows=cache.num_windows,
         model_fingerprint=model.fingerprint,
         max_context_tokens=model.max_context_tokens,
     )

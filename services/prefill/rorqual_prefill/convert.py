@@ -164,6 +164,10 @@ class LoadFacts:
     num_active_requests: int
     num_used_pages: int
     num_total_pages: int
+    num_used_windows: int
+    num_total_windows: int
+    num_replayed_tokens: int
+    """Most of a stored prefix that may have to run again."""
     queued_tokens: int
     tokens_per_s: float
     model_fingerprint: str
@@ -175,7 +179,10 @@ def fill_load(report: load_pb2.LoadReport, facts: LoadFacts) -> None:
     report.num_active_requests = facts.num_active_requests
     report.num_used_pages = facts.num_used_pages
     report.num_total_pages = facts.num_total_pages
+    report.num_used_windows = facts.num_used_windows
+    report.num_total_windows = facts.num_total_windows
     report.model_fingerprint = facts.model_fingerprint
     report.max_context_tokens = facts.max_context_tokens
     report.prefill.queued_tokens = facts.queued_tokens
     report.prefill.tokens_per_s = facts.tokens_per_s
+    report.prefill.num_replayed_tokens = facts.num_replayed_tokens

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -55,11 +56,14 @@ class Job:
         """The images as block keys have them."""
         return [image.span for image in self.images]
 
-    @property
-    def estimated_compute_tokens(self) -> int:
-        """Tokens to compute if kvmeta was right."""
+    def estimated_compute_tokens(self, num_replayed: Callable[[int], int]) -> int:
+        """Tokens to compute if kvmeta was right and no window is kept.
+
+        num_replayed: tokens of a stored prefix that are run again then.
+        """
         reusable = min(self.num_matched_blocks, num_reusable_blocks(self.num_prompt_tokens))
-        return self.num_prompt_tokens - reusable * BLOCK_TOKENS
+        num_stored = reusable * BLOCK_TOKENS
+        return self.num_prompt_tokens - num_stored + num_replayed(num_stored)
 
 
 def num_reusable_blocks(num_prompt_tokens: int) -> int:

@@ -85,6 +85,8 @@ class PrefillPorts:
     """Tells the recipe that the generation has failed. Raises: ServingError."""
     release_lease: Callable[[Job], Awaitable[None]]
     """Lets go of the job's blocks at kvmeta; never raises."""
+    num_replayed: Callable[[int], int] = lambda num_stored: 0
+    """Tokens of a stored prefix that are run again when no window is kept."""
 
 
 @dataclass(slots=True)
@@ -190,9 +192,8 @@ class PrefillService:
 
     @contextlib.contextmanager
     def _holding(self, job: Job) -> Iterator[ActiveJob]:
-        active = ActiveJob(
-            job, job.estimated_compute_tokens, self._countdown(job), self.ports.release_lease
-        )
+        num_tokens = job.estimated_compute_tokens(self.ports.num_replayed)
+        active = ActiveJob(job, num_tokens, self._countdown(job), self.ports.release_lease)
         self._active[job.key] = active
         try:
             yield active

@@ -226,6 +226,7 @@ def report_from_wire(report: LoadReport) -> InstanceReport:
         kv_tokens=report.decode.kv_tokens,
         queued_tokens=report.prefill.queued_tokens,
         tokens_per_s=report.prefill.tokens_per_s,
+        num_replayed_tokens=report.prefill.num_replayed_tokens,
         queued_patches=report.vision.queued_patches,
         step_patches=report.vision.step_patches,
         model_fingerprint=report.model_fingerprint,

@@ -76,6 +76,10 @@ class Fleet:
         """Longest context that any live prefill instance takes; 0 when none says so."""
         return max((r.max_context_tokens for r in self._reports("prefill")), default=0)
 
+    def num_replayed_tokens(self) -> int:
+        """Most of a stored prefix that any live prefill instance may have to run again."""
+        return max((r.num_replayed_tokens for r in self._reports("prefill")), default=0)
+
     def prefill_tokens_per_s(self) -> float:
         """Compute rate of all live prefill instances together; 0.0 when not measured."""
         return sum(report.tokens_per_s for report in self._reports("prefill"))

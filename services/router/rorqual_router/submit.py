@@ -120,7 +120,8 @@ class Submitter:
     ) -> Queued:
         keys, fingerprint = await self._hash_prompt(submission)
         grammars, match, embeddings = await self._prepare(submission, keys, fingerprint)
-        missed_tokens = max(1, submission.num_prompt_tokens - match.num_blocks * BLOCK_TOKENS)
+        saved_tokens = match.num_blocks * BLOCK_TOKENS - self._fleet.num_replayed_tokens()
+        missed_tokens = max(1, submission.num_prompt_tokens - max(0, saved_tokens))
         self._count(submission, missed_tokens)
         parts = JobParts(match, submitted_unix_s, embeddings)
         bucket = choose_bucket(submission.num_prompt_tokens)

@@ -1,0 +1,28 @@
+"""What this instance says about itself."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class LoadFacts:
+    """What this instance reports a few times a second."""
+
+    num_active_requests: int
+    num_running: int
+    max_running: int
+    kv_tokens: int
+    step_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class EngineFacts:
+    """What the engine's model and cache add to that."""
+
+    num_used_pages: int
+    num_total_pages: int
+    num_used_windows: int
+    num_total_windows: int
+    model_fingerprint: str
+    max_context_tokens: int
