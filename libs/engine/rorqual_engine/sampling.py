@@ -16,7 +16,9 @@ import torch
 
 from rorqual_engine.kernels.choose import choose_token
 from rorqual_engine.kernels.compiling import compile_function
+from rorqual_engine.kernels.registry import find_kernel
 from rorqual_engine.logit_rules import LogitEditor
+from rorqual_engine.ref.choice import RowChoices
 
 FloatArray = npt.NDArray[np.float32]
 UIntArray = npt.NDArray[np.uint64]
@@ -131,12 +133,25 @@ def _choose_with_edits(
 def _choose(
     logits: torch.Tensor, states: Sequence[SamplingState], bitmask: torch.Tensor | None
 ) -> npt.NDArray[np.int64]:
+    if logits.device.type != "cpu":
+        return _choose_on_device(logits, states, bitmask)
     allowed = logits if bitmask is None else _mask(logits, bitmask)
     ids: npt.NDArray[np.int64] = allowed.argmax(dim=-1).cpu().numpy()
     drawing = [row for row, state in enumerate(states) if state.temperature > 0]
     if drawing:
         ids[drawing] = _draw(allowed[drawing], [states[row] for row in drawing])
     return ids
+
+
+def _choose_on_device(
+    logits: torch.Tensor, states: Sequence[SamplingState], bitmask: torch.Tensor | None
+) -> npt.NDArray[np.int64]:
+    """Only the tokens leave the device."""
+    device = logits.device
+    words = None if bitmask is None else bitmask.to(device)
+    choices = RowChoices.of(states, device)
+    ids: torch.Tensor = find_kernel("choose_tokens", device)(logits, choices, words)
+    return ids.cpu().numpy()
 
 
 def uniforms(seeds: Sequence[int], positions: Sequence[int]) -> npt.NDArray[np.float64]:
