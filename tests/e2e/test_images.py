@@ -114,6 +114,34 @@ def _until_cached(client: SeeingClient, messages: list[dict[str, object]]):  # t
             return found
 
 
+def test_a_stored_prefix_that_ends_inside_an_image(
+    client: SeeingClient, oracle: SeeingOracle
+) -> None:
+    """The hit is one block, which holds the first part of the image; the rest is computed."""
+    data = picture_file(60, 400, 400)
+    num_rows = len(oracle.rows(data))
+    for num_words in range(10, 130):
+        messages = user(
+            text_part("say" + " river" * num_words), image_part(data_url(data)), text_part("?")
+        )
+        ids = client.prompt_ids(messages)
+        first = ids.index(oracle.image_id)
+        if first >= 128 - num_rows // 2:
+            break
+    assert first < 128 < first + num_rows < len(ids) < 256
+    expected = oracle.answer(ids, [data], 12)
+    assert client.ask(messages).output_ids == expected
+    again = _until_cached(client, messages)
+    assert again.cached_tokens == 128
+    assert again.output_ids == expected
+    other = picture_file(61, 400, 400)
+    messages[0]["content"][1] = image_part(data_url(other))  # type: ignore[index]
+    assert client.prompt_ids(messages) == ids
+    found = client.ask(messages)
+    assert found.cached_tokens == 0
+    assert found.output_ids == oracle.answer(ids, [other], 12)
+
+
 def test_an_image_in_a_tool_result(client: SeeingClient, oracle: SeeingOracle) -> None:
     call = {"id": "c1", "type": "function", "function": {"name": "look", "arguments": "{}"}}
     messages = [
