@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable
 from datetime import timedelta
@@ -41,11 +42,13 @@ class ProcessExchange(ExpertExchange):
         self._fault: GroupLost | None = None
         self._is_open = False
         limit = timedelta(seconds=timeout_s)
-        backend = "nccl" if self.device.type == "cuda" else "gloo"
+        is_cuda = self.device.type == "cuda"
+        if is_cuda:  # else NCCL's waits only queue, and a limit ends the process
+            os.environ.setdefault("TORCH_NCCL_BLOCKING_WAIT", "1")
 
         def join() -> None:
             dist.init_process_group(
-                backend,
+                "nccl" if is_cuda else "gloo",
                 init_method=f"tcp://{address}",
                 rank=rank,
                 world_size=size,

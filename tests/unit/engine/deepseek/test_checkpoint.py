@@ -183,6 +183,23 @@ def test_faults_name_file_and_tensor(tmp_path: Path, fault: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("numbers", "message"),
+    [
+        (torch.zeros(3), "has dtype torch.float32, not whole"),
+        (torch.tensor([0, 1, 4]), r"a\.tid2eid has numbers outside 0\.\.3"),
+        (torch.tensor([0, -1, 3]), r"a\.tid2eid has numbers outside 0\.\.3"),
+    ],
+)
+def test_tables_hold_whole_numbers_below_their_limit(
+    tmp_path: Path, numbers: torch.Tensor, message: str
+) -> None:
+    weights = _saved(tmp_path, a__tid2eid=numbers, b__tid2eid=torch.tensor([3, 0, 1]).int())
+    assert weights.whole_numbers("b.tid2eid", (3,), 4).tolist() == [3, 0, 1]
+    with pytest.raises(CorruptModel, match=message):
+        weights.whole_numbers("a.tid2eid", (3,), 4)
+
+
+@pytest.mark.parametrize(
     ("damage", "message"),
     [
         (lambda raw: raw[:-1], "tensor a.weight lies outside the file"),

@@ -155,6 +155,16 @@ class DeepseekWeights:
             return stored.to(self.device).dequantized(dtype)
         return stored.to(device=self.device, dtype=dtype, copy=True).contiguous()
 
+    def whole_numbers(self, name: str, shape: tuple[int, ...], limit: int) -> torch.Tensor:
+        """int64 on the CPU, each in 0..limit-1. Raises: CorruptModel."""
+        stored = self.raw(name, shape)
+        if stored.is_floating_point() or stored.dtype == torch.bool:
+            raise self._fault(name, f"has dtype {stored.dtype}, not whole numbers")
+        numbers = stored.to(torch.int64, copy=True)
+        if len(numbers) and not 0 <= int(numbers.min()) <= int(numbers.max()) < limit:
+            raise self._fault(name, f"has numbers outside 0..{limit - 1}")
+        return numbers
+
     def linear(self, *names: str) -> Linear:
         """The product with one matrix, or with several on top of each other."""
         if self.keeps_quantized:

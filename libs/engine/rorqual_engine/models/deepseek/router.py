@@ -24,7 +24,9 @@ class Router:
         self._table = self._bias = self._image_bias = None
         if plan.router == "hash":
             shape = (config.vocab_size, config.moe.top_k)
-            self._table = weights.raw(f"{prefix}.tid2eid", shape).long().to(weights.device)
+            name = f"{prefix}.tid2eid"
+            table = weights.whole_numbers(name, shape, config.moe.num_experts)
+            self._table = table.to(weights.device)
         else:
             self._bias = weights.vector(f"{prefix}.bias", (config.moe.num_experts,))
             if f"{prefix}.bias_vl" in weights:

@@ -23,10 +23,7 @@ def token_classes(weights: DeepseekWeights, vocab_size: int) -> torch.Tensor:
     Raises: CorruptModel.
     """
     if STORED in weights:
-        classes = weights.raw(STORED, (vocab_size,))
-        if classes.is_floating_point() or int(classes.min()) < 0:
-            raise CorruptModel(weights.model_dir, f"tensor {STORED} must be whole numbers >= 0")
-        return classes.long().clone()
+        return weights.whole_numbers(STORED, (vocab_size,), vocab_size)
     path = weights.model_dir / "tokenizer.json"
     if not path.is_file():
         reason = f"Engram needs tensor {STORED} or a tokenizer.json"
