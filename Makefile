@@ -23,9 +23,6 @@ test: $(STAMP)  ## the whole suite; ARGS= goes to pytest
 test-gpu: $(STAMP)  ## kernels and models on the accelerator; skipped, with the reason, where there is none
 	@$(BIN)/python -m pytest tests/gpu $(ARGS)
 
-test-gpu: $(STAMP)  ## kernels and models on the accelerator; skipped, with the reason, where there is none
-	@$(BIN)/python -m pytest tests/gpu $(ARGS)
-
 fuzz: $(STAMP)  ## mutated bodies to every endpoint: N=100000 ARGS="--seed 1 chat_completions", HTTP=1 through a gateway
 	@$(BIN)/python -m tests.fuzz.$(if $(HTTP),over_http,run) $(if $(N),--bodies $(N)) $(ARGS)
 
