@@ -29,6 +29,7 @@ from rorqual_engine.kernels.simd import (
     load_i64,
     splat,
     store_f32,
+    store_sums,
     vadd,
     vdiv,
     vexp,
@@ -188,11 +189,7 @@ def _scores(query, keys, count, heads, dim, scores, stride, first):
                 b = fma(vload(query, base + dim + at), value, b)
                 c = fma(vload(query, base + 2 * dim + at), value, c)
                 d = fma(vload(query, base + 3 * dim + at), value, d)
-            at = head * stride + first + i
-            store_f32(scores, at, hsum(a))
-            store_f32(scores, at + stride, hsum(b))
-            store_f32(scores, at + 2 * stride, hsum(c))
-            store_f32(scores, at + 3 * stride, hsum(d))
+            store_sums(scores, head * stride + first + i, stride, a, b, c, d)
 
 
 @njit

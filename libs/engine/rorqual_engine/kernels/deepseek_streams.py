@@ -24,6 +24,7 @@ from rorqual_engine.kernels.simd import (
     load_i64,
     splat,
     store_f32,
+    store_sums,
     vadd,
     vdiv,
     vexp,
@@ -45,6 +46,8 @@ from rorqual_engine.kernels.simd import (
     COMB, EPS, HC_EPS, ITERATIONS,
 ) = range(18)  # fmt: skip
 NUM_READ_SLOTS = 18
+BLOCK_ROWS = 4
+"""Rows that share what is read of FN."""
 W_NEXT, W_ROWS, W_STEP, W_STREAMS, W_NUM_STREAMS, W_HIDDEN, W_OUTPUT, W_POST, W_COMB, W_TARGET = \
     range(10)  # fmt: skip
 NUM_WRITE_SLOTS = 10
@@ -59,18 +62,26 @@ def _sigmoid(value):
 
 @njit
 def _dots(fn, x, width, num_out, logits):
-    """logits[j] = fn[j] . x, four outputs at a time; num_out is a multiple of 4."""
+    """logits[r, j] = fn[j] . x[r] for the rows of a block; num_out is even.
+
+    Each sum has accumulators of its own, so that a row's bits don't depend on the rest.
+    """
     zero = splat(types.float32(0.0))
-    for j in range(0, num_out, 4):
-        base = j * width
-        a, b, c, d = zero, zero, zero, zero
+    for j in range(0, num_out, 2):
+        first, second = j * width, (j + 1) * width
+        a, b, c, d, e, f, g, h = zero, zero, zero, zero, zero, zero, zero, zero
         for at in range(0, width, LANES):
+            one, other = vload(fn, first + at), vload(fn, second + at)
             value = vload(x, at)
-            a = fma(vload(fn, base + at), value, a)
-            b = fma(vload(fn, base + width + at), value, b)
-            c = fma(vload(fn, base + 2 * width + at), value, c)
-            d = fma(vload(fn, base + 3 * width + at), value, d)
-        logits[j], logits[j + 1], logits[j + 2], logits[j + 3] = hsum(a), hsum(b), hsum(c), hsum(d)
+            a, e = fma(one, value, a), fma(other, value, e)
+            value = vload(x, width + at)
+            b, f = fma(one, value, b), fma(other, value, f)
+            value = vload(x, 2 * width + at)
+            c, g = fma(one, value, c), fma(other, value, g)
+            value = vload(x, 3 * width + at)
+            d, h = fma(one, value, d), fma(other, value, h)
+        store_sums(logits, j, num_out, a, b, c, d)
+        store_sums(logits, j + 1, num_out, e, f, g, h)
 
 
 @njit
@@ -127,10 +138,9 @@ def _balance_four(comb, iterations, eps):
 
 
 @njit
-def _mix_row(args, row, x, logits, comb):
-    """PRE, POST and COMB of one row from its streams, whose fp32 copy is left at x."""
-    n, hidden = load_i64(args, NUM_STREAMS), load_i64(args, HIDDEN)
-    width = n * hidden
+def _load_streams(args, row, x):
+    """x = the row's streams, fp32; returns what norms them."""
+    width = load_i64(args, NUM_STREAMS) * load_i64(args, HIDDEN)
     source = load_i64(args, STREAMS) + 2 * width * row
     squares = splat(types.float32(0.0))
     for at in range(0, width, LANES):
@@ -138,8 +148,13 @@ def _mix_row(args, row, x, logits, comb):
         vstore(x, at, value)
         squares = fma(value, value, squares)
     eps = load_f64(args, EPS)
-    scale = types.float32(1.0 / math.sqrt(hsum(squares) / types.float64(width) + eps))
-    _dots(load_i64(args, FN), x, width, (2 + n) * n, logits)
+    return types.float32(1.0 / math.sqrt(hsum(squares) / types.float64(width) + eps))
+
+
+@njit
+def _mix_row(args, row, scale, logits, comb):
+    """PRE, POST and COMB of one row; logits: fp32 of the streams before their norm, by scale."""
+    n = load_i64(args, NUM_STREAMS)
     base, scales = load_i64(args, BASE), load_i64(args, SCALE)
     hc_eps = types.float32(load_f64(args, HC_EPS))
     pre, post = load_i64(args, PRE), load_i64(args, POST)
@@ -186,17 +201,26 @@ def read_rows(args):
     """STREAMS bf16 [T, n, D] -> PRE, POST fp32 [T, n], COMB fp32 [T, n, n] and X bf16 [T, D], the
     normed sum of the streams by PRE_IN (which may be PRE)."""
     n, hidden = load_i64(args, NUM_STREAMS), load_i64(args, HIDDEN)
-    x = np.empty(n * hidden, np.float32)
+    num_out = (2 + n) * n
+    x = np.zeros(BLOCK_ROWS * n * hidden, np.float32)
     total = np.empty(hidden, np.float32)
-    logits = np.empty((2 + n) * n, np.float32)
+    logits = np.empty((BLOCK_ROWS, num_out), np.float32)
     comb = np.empty(n * n, np.float32)
+    scale = np.empty(BLOCK_ROWS, np.float32)
     while True:
         first = fetch_add(args, load_i64(args, STEP))
         if first >= load_i64(args, ROWS):
             break
-        for row in range(first, min(first + load_i64(args, STEP), load_i64(args, ROWS))):
-            _mix_row(args, row, x.ctypes.data, logits, comb)
-            _collapse_row(args, row, x.ctypes.data, total.ctypes.data)
+        end = min(first + load_i64(args, STEP), load_i64(args, ROWS))
+        for block in range(first, end, BLOCK_ROWS):
+            count = min(BLOCK_ROWS, end - block)
+            for r in range(count):
+                scale[r] = _load_streams(args, block + r, x.ctypes.data + 4 * n * hidden * r)
+            _dots(load_i64(args, FN), x.ctypes.data, n * hidden, num_out, logits.ctypes.data)
+            for r in range(count):
+                _mix_row(args, block + r, scale[r], logits[r], comb)
+                streams = x.ctypes.data + 4 * n * hidden * r
+                _collapse_row(args, block + r, streams, total.ctypes.data)
 
 
 @njit

@@ -299,6 +299,37 @@ def hsum(typingctx, value):
     return types.float32(f32x16), codegen
 
 
+def _fold_pair(builder: Any, a: Any, b: Any, width: int) -> Any:
+    """Within groups of 2 * width lanes: the halves' sums, a's groups first, then b's."""
+    groups = range(0, 2 * LANES, 2 * width)
+    low = [first + i for first in groups for i in range(width)]
+    high = [lane + width for lane in low]
+    parts = [
+        builder.shuffle_vector(a, b, ir.Constant(_IVEC, [ir.Constant(_I32, i) for i in lanes]))
+        for lanes in (low, high)
+    ]
+    return builder.fadd(*parts)
+
+
+@intrinsic
+def store_sums(typingctx, address, offset, stride, a, b, c, d):
+    """hsum of four vectors, bit for bit, to offset, offset + stride and so on, fp32."""
+
+    def codegen(context, builder, signature, args):
+        address, offset, stride, a, b, c, d = args
+        first, second = _fold_pair(builder, a, b, 8), _fold_pair(builder, c, d, 8)
+        sums = _fold_pair(builder, first, second, 4)
+        sums = _fold_pair(builder, sums, sums, 2)
+        sums = _fold_pair(builder, sums, sums, 1)
+        for number in range(4):
+            lane = builder.extract_element(sums, ir.Constant(_I32, number))
+            place = builder.add(offset, builder.mul(stride, ir.Constant(_I64, number)))
+            builder.store(lane, pointer_to(builder, address, place, _F32))
+        return context.get_dummy_value()
+
+    return types.void(*[types.int64] * 3, *[f32x16] * 4), codegen
+
+
 @intrinsic
 def hmax(typingctx, value):
     """Largest lane."""
