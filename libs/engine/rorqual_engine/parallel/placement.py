@@ -83,12 +83,19 @@ class ExpertPlacement:
         counts = torch.tensor([len(found) for found in replicas])
         return padded[..., 0].contiguous(), padded[..., 1].contiguous(), counts
 
+    @cached_property
+    def _on_device(self) -> dict[torch.device, tuple[torch.Tensor, ...]]:
+        return {}
+
     def destinations(self, experts: torch.Tensor, rank: int) -> Destinations:
         """Of rows on this rank: its own replica where it has one, else the replicas in turn.
 
         experts: int64 [T, k]. The same rows always go the same ways.
         """
-        ranks, slots, counts = (table.to(experts.device) for table in self._tables)
+        if experts.device not in self._on_device:
+            tables = tuple(table.to(experts.device) for table in self._tables)
+            self._on_device[experts.device] = tables
+        ranks, slots, counts = self._on_device[experts.device]
         turn = torch.arange(len(experts), device=experts.device)[:, None] + rank
         own = (ranks == rank).int()
         choice = torch.where(
