@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from rorqual_engine.models.deepseek.vision import TowerConfig, tower_shapes
+from rorqual_engine.models.deepseek.vision_config import TowerConfig, tower_shapes
 from safetensors.torch import save_file
 
 TINY_VISION: dict[str, Any] = {

@@ -65,11 +65,7 @@ async def prepare_images(
 
     Raises: RequestRefused naming every image that can't be used; ServingError.
     """
-    most = max(1, limits.max_images // num_choices)
-    if len(parts) > most:
-        for_each = f" with {num_choices} choices" if num_choices > 1 else ""
-        message = f"at most {most} images are taken{for_each}, this is one more"
-        raise RequestRefused([Problem(parts[most].param, message)])
+    _check_number(parts, limits.max_images, num_choices)
     turn = asyncio.Semaphore(limits.max_at_once)
     tasks: dict[ImagePart, asyncio.Task[PreparedImage]] = {}
     for part in parts:
@@ -83,6 +79,14 @@ async def prepare_images(
         for task in tasks.values():
             task.cancel()
     return _results([(part, tasks[replace(part, param="")]) for part in parts])
+
+
+def _check_number(parts: Sequence[ImagePart], max_images: int, num_choices: int) -> None:
+    most = max_images // num_choices
+    if len(parts) > most:
+        for_each = f" with {num_choices} choices" if num_choices > 1 else ""
+        message = f"at most {most} images are taken{for_each}, this is one more"
+        raise RequestRefused([Problem(parts[most].param, message)])
 
 
 async def _prepare(

@@ -3,15 +3,12 @@
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 
 from opentelemetry import trace
 from rorqual_policy import (
     BLOCK_TOKENS,
     Bucket,
-    ImageSpan,
     QueueState,
-    block_keys,
     choose_bucket,
     decide_admission,
 )
@@ -20,41 +17,23 @@ from rorqual_runtime.bus import Bus
 from rorqual_runtime.cancelled import CancelledIds
 from rorqual_runtime.clock import Clock
 from rorqual_runtime.decision_log import log_decision
-from rorqual_runtime.errors import (
-    Cancelled,
-    ContextTooLong,
-    DeadlineExceeded,
-    NoCapacity,
-    ServingError,
-)
+from rorqual_runtime.errors import Cancelled, ContextTooLong, DeadlineExceeded, NoCapacity
 from rorqual_runtime.logs import get_logger
-from rorqual_runtime.payload import TokenIds, get_token_ids
 from rorqual_runtime.queue import WorkQueue
 from rorqual_runtime.tensors import TensorPlane
-from rorqual_runtime.waiting import uninterrupted
 
 from rorqual_router.convert import (
     CancelRequest,
-    CompileReply,
-    Generation,
     JobParts,
-    MatchReply,
     PrefixMatch,
-    ReleaseLeaseRequest,
     Submission,
     TensorTicket,
-    compile_request_to_wire,
     job_to_wire,
-    match_from_wire,
-    match_request_to_wire,
 )
 from rorqual_router.fleet import Fleet
-from rorqual_router.images import ImageEncoder
+from rorqual_router.preparation import Preparation, tell
 from rorqual_router.queue_gauge import Admitted, QueueGauge
 from rorqual_router.settings import RouterSettings
-
-INLINE_HASH_TOKENS = 131_072
-"""Longer prompts are hashed in a thread: they would hold up the loop for over a millisecond."""
 
 log = get_logger(__name__)
 
@@ -90,15 +69,13 @@ class Submitter:
         settings: RouterSettings,
     ) -> None:
         self._bus = bus
-        self._tensors = tensors
         self._queue = queue
         self._gauge = gauge
         self._fleet = fleet
         self._cancelled = cancelled
         self._clock = clock
         self._settings = settings
-        self._images = ImageEncoder(bus, fleet, settings)
-        self._manifest_fingerprint = settings.manifest_fingerprint()
+        self._preparation = Preparation(bus, tensors, fleet, settings)
         self.counters = Counters()
 
     async def submit(self, submission: Submission) -> Queued:
@@ -118,18 +95,18 @@ class Submitter:
     async def _enqueue(
         self, submission: Submission, admitted: Admitted, submitted_unix_s: float
     ) -> Queued:
-        keys, fingerprint = await self._hash_prompt(submission)
-        grammars, match, embeddings = await self._prepare(submission, keys, fingerprint)
+        found = await self._preparation.run(submission)
+        match = found.match
         saved_tokens = match.num_blocks * BLOCK_TOKENS - self._fleet.num_replayed_tokens()
         missed_tokens = max(1, submission.num_prompt_tokens - max(0, saved_tokens))
         self._count(submission, missed_tokens)
-        parts = JobParts(match, submitted_unix_s, embeddings)
+        parts = JobParts(match, submitted_unix_s, found.image_embeddings)
         bucket = choose_bucket(submission.num_prompt_tokens)
         try:
             self._check_alive(submission)
-            await self._publish(submission, parts, grammars, bucket, admitted)
+            await self._publish(submission, parts, found.grammars, bucket, admitted)
         except BaseException:
-            await self._release(match)
+            await self._preparation.release(match)
             raise
         _describe(submission, bucket, match)
         return Queued(bucket, submission.num_prompt_tokens - missed_tokens)
@@ -176,102 +153,11 @@ class Submitter:
         self.counters.submitted += num_jobs
         self.counters.missed_tokens += num_jobs * missed_tokens
 
-    async def _hash_prompt(self, submission: Submission) -> tuple[list[bytes], str]:
-        """Block keys and the fingerprint they go by. The prompt stays readable for prefill."""
-        num_tokens = submission.num_prompt_tokens
-        prompt = await get_token_ids(self._tensors, submission.prompt, num_tokens)
-        fingerprint = self._fleet.model_fingerprint() or self._manifest_fingerprint
-        work = partial(
-            _hash, prompt, fingerprint, submission.cache_namespace, submission.image_spans
-        )
-        keys = work() if num_tokens <= INLINE_HASH_TOKENS else await asyncio.to_thread(work)
-        return keys, fingerprint
-
-    async def _prepare(
-        self, submission: Submission, keys: list[bytes], fingerprint: str
-    ) -> tuple[list[TensorTicket | None], PrefixMatch, tuple[TensorTicket, ...]]:
-        """Grammars, prefix match and embeddings of images that it does not cover, side by side.
-
-        A grammar or an image that fails ends the request. Whatever ends it, the lease of the match
-        is given back.
-        """
-        matching = asyncio.create_task(self._match(submission.request_id, keys, fingerprint))
-        seeing = asyncio.create_task(self._see(submission, matching))
-        try:
-            grammars = await self._compile_all(submission)
-            return grammars, await asyncio.shield(matching), await seeing
-        except BaseException:
-            seeing.cancel()
-            await asyncio.gather(seeing, return_exceptions=True)
-            await self._release(await uninterrupted(matching))
-            raise
-
-    async def _see(
-        self, submission: Submission, matching: asyncio.Task[PrefixMatch]
-    ) -> tuple[TensorTicket, ...]:
-        """Embeddings of the images that may have to be computed.
-
-        The last block of a match counts as missing: its rows are run again where windows are gone.
-        """
-        if not submission.images:
-            return ()
-        match = await asyncio.shield(matching)
-        return await self._images.encode_all(
-            submission.request_id,
-            submission.generations[0].model,
-            submission.images,
-            covered_tokens=(match.num_blocks - 1) * BLOCK_TOKENS,
-        )
-
-    async def _compile_all(self, submission: Submission) -> list[TensorTicket | None]:
-        """One grammar a choice. Raises: what the first one that failed failed with."""
-        if not submission.has_constraint:
-            return [None] * len(submission.generations)
-        outcomes = await asyncio.gather(
-            *(self._compile(generation) for generation in submission.generations),
-            return_exceptions=True,
-        )
-        grammars: list[TensorTicket | None] = []
-        for outcome in outcomes:
-            if isinstance(outcome, BaseException):
-                raise outcome
-            grammars.append(outcome)
-        return grammars
-
-    async def _compile(self, generation: Generation) -> TensorTicket | None:
-        if not generation.HasField("constraint"):
-            return None
-        reply = await self._bus.request(
-            subjects.grammar_compile(),
-            compile_request_to_wire(generation),
-            CompileReply,
-            timeout_s=self._settings.compile_timeout_s,
-            absent_timeout_s=self._settings.compile_absent_s,
-        )
-        return reply.compiled.grammar
-
-    async def _match(self, request_id: str, keys: list[bytes], fingerprint: str) -> PrefixMatch:
-        """Longest stored prefix; nothing when kvmeta is slow, away or wrong: it is only a hint."""
-        if not keys:
-            return PrefixMatch()
-        try:
-            reply = await self._bus.request(
-                subjects.kvmeta_match(),
-                match_request_to_wire(request_id, fingerprint, keys),
-                MatchReply,
-                timeout_s=self._settings.match_timeout_s,
-                absent_timeout_s=self._settings.match_absent_s,
-            )
-        except ServingError as error:
-            log.debug("no prefix match", extra={"reason": error.message})
-            return PrefixMatch(miss_reason="unavailable")
-        return match_from_wire(reply, len(keys))
-
     async def _publish(
         self,
         submission: Submission,
         parts: JobParts,
-        grammars: list[TensorTicket | None],
+        grammars: Sequence[TensorTicket | None],
         bucket: Bucket,
         admitted: Admitted,
     ) -> None:
@@ -293,30 +179,7 @@ class Submitter:
 
     async def _withdraw(self, submission: Submission) -> None:
         request = CancelRequest(request_id=submission.request_id, reason="error")
-        await self._tell(subjects.cancel(), request)
-
-    async def _release(self, match: PrefixMatch) -> None:
-        if match.lease_id:
-            request = ReleaseLeaseRequest(lease_id=match.lease_id)
-            await self._tell(subjects.kvmeta_release(), request)
-
-    async def _tell(self, subject: str, message: CancelRequest | ReleaseLeaseRequest) -> None:
-        """Best effort: what is not heard expires by itself."""
-        try:
-            await self._bus.publish(subject, message)
-        except ServingError as error:
-            log.debug("not said", extra={"subject": subject, "reason": error.message})
-
-
-def _hash(
-    prompt: TokenIds, fingerprint: str, namespace: str, images: Sequence[ImageSpan]
-) -> list[bytes]:
-    return block_keys(
-        prompt,  # type: ignore[arg-type]
-        fingerprint=fingerprint,
-        namespace=namespace,
-        images=images,
-    )
+        await tell(self._bus, subjects.cancel(), request)
 
 
 def _describe(submission: Submission, bucket: Bucket, match: PrefixMatch) -> None:

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 import torch
 from rorqual_engine.errors import CorruptModel, UnsupportedModel
-from rorqual_engine.models.deepseek.vision import TowerConfig, VisionTower, patches_of
+from rorqual_engine.models.deepseek.vision import VisionTower, patches_of
+from rorqual_engine.models.deepseek.vision_config import TowerConfig
 from torch.nn import functional
 
 from tests.support.random_tower import FIELDS, HIDDEN, random_tower_tensors, write_random_tower
