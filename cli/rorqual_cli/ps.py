@@ -106,6 +106,11 @@ def _detail(load: load_pb2.LoadReport) -> list[str]:
             return [f"{decode.num_running}/{decode.max_running} running", *step]
         case "router":
             return [f"{load.router.queued_jobs} jobs queued"]
+        case "vision" if load.vision.step_patches:
+            return [
+                f"{load.vision.queued_patches} patches queued",
+                f"{load.vision.patches_per_s:.0f} patches/s",
+            ]
         case "recipe" if load.recipe.encoded_chars_total:
             share = load.recipe.cached_chars_total / load.recipe.encoded_chars_total
             return [f"{share:.0%} of the text known"]
