@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import json
 import random
 import sys
 import tempfile
@@ -29,6 +30,7 @@ from rorqual_recipe.settings import RecipeSettings
 from tests.fuzz.bodies import ENDPOINTS
 from tests.fuzz.memory import MAX_GROWTH_BYTES, resident_bytes
 from tests.fuzz.mutate import mutated
+from tests.fuzz.paths import leads_into
 from tests.support.chat_model_dir import make_chat_model_dir
 
 MAX_BODY_CPU_S = 1.0
@@ -59,6 +61,8 @@ class Target:
         except RequestRefused as refusal:
             rendered = handler.render_refusal(refusal.problems)
             assert len(rendered.body_json) < 20_000
+            for problem in refusal.problems:
+                assert not problem.param or leads_into(json.loads(body), problem.param), problem
             return rendered.http_status
 
     def _generate(self, body: bytes, adapter: ProtocolAdapter) -> int:

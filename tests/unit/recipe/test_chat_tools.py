@@ -161,6 +161,9 @@ def test_every_form_of_tool_choice(choice, mode: ToolChoiceMode, names: tuple) -
         ({"tool_choice": "any", "tools": [CLOCK]}, "tool_choice"),
         ({"tool_choice": WEATHER, "tools": [CLOCK]}, "tool_choice.function.name"),
         ({"tool_choice": {"type": "function"}, "tools": [CLOCK]}, "tool_choice.function"),
+        ({"tool_choice": {"type": 7}, "tools": [CLOCK]}, "tool_choice.type"),
+        ({"tool_choice": {}, "tools": [CLOCK]}, "tool_choice.type"),
+        ({"tool_choice": 7, "tools": [CLOCK]}, "tool_choice"),
         (
             {
                 "tools": [CLOCK],
@@ -388,7 +391,8 @@ def test_images_and_files_become_parts() -> None:
         ({"type": "image_url", "image_url": {"url": "data:image/png;base64,@"}}, "image_url.url"),
         ({"type": "file", "file": {"file_id": "f"}}, "file.file_id"),
         ({"type": "file", "file_id": "f", "file_data": "d"}, "file_id"),
-        ({"type": "file"}, "file_data"),
+        ({"type": "file"}, "file"),
+        ({"type": "file", "file": {}}, "file.file_data"),
         ({"type": "input_audio", "input_audio": {}}, None),
     ],
 )

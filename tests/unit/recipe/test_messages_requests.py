@@ -105,6 +105,10 @@ def user(*blocks: Any) -> dict[str, Any]:
         ({"tools": [SEARCH]}, "tools[0].type"),
         ({"tools": [{"type": "bash_20250124", "name": "bash"}]}, "tools[0].type"),
         ({"tool_choice": {"type": "any"}}, "tool_choice"),
+        (
+            {"output_config": {"format": {"type": "json_schema", "schema": [7]}}},
+            "output_config.format.schema",
+        ),
         ({"tool_choice": "auto", "tools": [TOOL]}, "tool_choice"),
         ({"tool_choice": {"type": "required"}, "tools": [TOOL]}, "tool_choice.type"),
         ({"tool_choice": {"type": "tool"}, "tools": [TOOL]}, "tool_choice.name"),

@@ -64,6 +64,9 @@ def file_part(data: bytes, name: str | None = None, head: str = "") -> dict:
     return part if name is None else {**part, "filename": name}
 
 
+SCHEMA_PATH = "text.format.schema"
+
+
 @pytest.mark.parametrize(
     ("fields", "param"),
     [
@@ -93,6 +96,13 @@ def file_part(data: bytes, name: str | None = None, head: str = "") -> dict:
             {"input": [user([{"type": "input_file", "file_url": "http://a"}])]},
             "input[0].content[0].file_url",
         ),
+        ({"text": {"format": {"type": "json_schema", "name": "n", "schema": 7}}}, SCHEMA_PATH),
+        ({"text": {"format": {"type": "json_schema", "name": "n"}}}, SCHEMA_PATH),
+        ({"tool_choice": {"type": 7}}, "tool_choice.type"),
+        (
+            {"tools": [{"type": "namespace", "name": "n", "tools": [{"type": 7}]}]},
+            "tools[0].tools[0].type",
+        ),
         ({"input": [user([file_part(b"\xff\x00")])]}, "input[0].content[0].file_data"),
         ({"input": [user([file_part(b"%PDF-1.4 no")])]}, "input[0].content[0].file_data"),
         ({"input": [{**CALL, "arguments": {}}, OUTPUT]}, "input[0].arguments"),
@@ -116,7 +126,7 @@ def file_part(data: bytes, name: str | None = None, head: str = "") -> dict:
         ({"tools": [{**FUNCTION, "name": "a b"}]}, "tools[0].name"),
         ({"tools": [FUNCTION, FUNCTION]}, "tools[1].name"),
         ({"tools": [{**FUNCTION, "parameters": {"type": "array"}}]}, "tools[0].parameters.type"),
-        ({"tools": [{**NAMESPACE, "tools": [{"type": "mcp"}]}]}, "tools[0].tools[0]"),
+        ({"tools": [{**NAMESPACE, "tools": [{"type": "mcp"}]}]}, "tools[0].tools[0].type"),
         ({"tools": [{**CUSTOM, "format": {"type": "grammar"}}]}, "tools[0].format.syntax"),
         ({"tool_choice": "maybe"}, "tool_choice"),
         ({"tool_choice": "required"}, "tool_choice"),

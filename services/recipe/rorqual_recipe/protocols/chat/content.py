@@ -88,6 +88,9 @@ class ContentReader:
         found = self._notes.typed(FileContent, part, path)
         if found is None:
             return None
+        if found.file is None and found.file_id is None and found.file_data is None:
+            self._notes.problem(f"{path}.file", "field required")
+            return None
         inner, where = (found.file, f"{path}.file") if found.file else (found, path)
         if inner.file_id is not None and inner.file_data is not None:
             self._notes.problem(f"{where}.file_id", "must not be given beside file_data")

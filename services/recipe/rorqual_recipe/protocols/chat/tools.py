@@ -166,6 +166,8 @@ class ToolChoiceReader:
             return self._allowed(choice)
         if isinstance(kind, str):
             self._notes.problem("tool_choice.type", f"unknown type {clip(kind, 64)!r}")
+        elif isinstance(choice, dict):
+            self._notes.problem("tool_choice.type", "must be a string")
         else:
             self._notes.problem("tool_choice", "must be none, auto, required or an object")
         return self._choice(ToolChoiceMode.AUTO)

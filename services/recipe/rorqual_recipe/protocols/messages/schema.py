@@ -92,7 +92,7 @@ class JsonFormat(BaseModel):
     model_config = _OPEN
 
     type: Literal["json_schema"]
-    json_schema: dict[str, Any] | bool = Field(alias="schema")
+    json_schema: Any = Field(alias="schema")
 
 
 EffortWord = Literal["none", "minimal", "low", "medium", "high", "xhigh", "ultra", "max"]

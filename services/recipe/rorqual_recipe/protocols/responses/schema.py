@@ -16,7 +16,7 @@ class JsonSchemaFormat(BaseModel):
 
     type: Literal["json_schema"]
     name: str = Field(min_length=1, max_length=64)
-    json_schema: dict[str, Any] | bool = Field(alias="schema")
+    json_schema: Any = Field(alias="schema")
     description: str | None = None
     strict: bool | None = None
 

@@ -61,8 +61,10 @@ class ToolChoiceReader:
         if isinstance(choice, str):
             return self._word(choice)
         kind = choice.get("type") if isinstance(choice, dict) else None
-        if not isinstance(kind, str):
+        if not isinstance(choice, dict):
             self._notes.problem("tool_choice", "must be none, auto, required or an object")
+        elif not isinstance(kind, str):
+            self._notes.problem("tool_choice.type", "must be a string")
         elif kind in WEB_SEARCH_TYPES:
             self._notes.warn("tool_choice", "there is no web search here; taken as auto")
         elif kind in SERVER_TYPES:

@@ -174,7 +174,8 @@ class ToolReader:
             inner_path = f"{path}.tools[{index}]"
             kind = inner.get("type") if isinstance(inner, dict) else None
             if kind not in ("function", "custom"):
-                self._notes.problem(inner_path, "a namespace holds function and custom tools")
+                where = f"{inner_path}.type" if isinstance(inner, dict) else inner_path
+                self._notes.problem(where, "a namespace holds function and custom tools")
                 continue
             for each in self._readers[str(kind)](inner, inner_path):
                 yield replace(
