@@ -15,6 +15,7 @@ from rorqual_engine.parallel.placement import Destinations
 
 _NUMBER_BYTES = 4
 """In front of every row: the slot it goes to."""
+_HEAD_BYTES = 16
 _FIRST_BYTES = 1 << 15
 """Rows for one rank that fit the first message: all, in steps that decode."""
 
@@ -41,22 +42,20 @@ class ProcessExchange(ExpertExchange):
         self.device = device or torch.device("cpu")
         self._fault: GroupLost | None = None
         self._is_open = False
-        limit = timedelta(seconds=timeout_s)
+        self._guarded("joining", lambda: self._join(address, timedelta(seconds=timeout_s)))
+        self._is_open = True
+
+    def _join(self, address: str, limit: timedelta) -> None:
         is_cuda = self.device.type == "cuda"
         if is_cuda:  # else NCCL's waits only queue, and a limit ends the process
             os.environ.setdefault("TORCH_NCCL_BLOCKING_WAIT", "1")
-
-        def join() -> None:
-            dist.init_process_group(
-                "nccl" if is_cuda else "gloo",
-                init_method=f"tcp://{address}",
-                rank=rank,
-                world_size=size,
-                timeout=limit,
-            )
-
-        self._guarded("joining", join)
-        self._is_open = True
+        dist.init_process_group(
+            "nccl" if is_cuda else "gloo",
+            init_method=f"tcp://{address}",
+            rank=self.rank,
+            world_size=self.size,
+            timeout=limit,
+        )
 
     def agree(self, value: int) -> list[int]:
         mine = torch.full((self.size, 1), value, device=self.device)
@@ -93,31 +92,20 @@ class ProcessExchange(ExpertExchange):
         """
         width = packed.shape[1]
         room = max(1, _FIRST_BYTES // width)
-        place = torch.arange(len(packed), device=ranks.device)
-        place = place - (sent.cumsum(0) - sent)[ranks]
-        is_first = place < room
-        firsts = packed.new_zeros((self.size, room, width))
-        firsts[ranks[is_first], place[is_first]] = packed[is_first]
-        overflows = (sent > room).any().expand(self.size)
-        heads = torch.stack([sent, overflows.long()], dim=1)
-        message = torch.cat([_bytes(heads), firsts.flatten(1)], dim=1)
+        message, is_first = _first_message(packed, ranks, sent, room)
         each = tuple([1] * self.size)
         found = self._swap("dispatch", message, each, each)
-        head_bytes = heads.shape[1] * heads.itemsize
-        received, flags = _typed(found[:, :head_bytes], torch.int64).unbind(1)
-        slots = torch.arange(room, device=ranks.device)
-        is_filled = slots < received[:, None]
-        rows = found[:, head_bytes:].reshape(self.size, room, width)[is_filled]
+        received, flags = _typed(found[:, :_HEAD_BYTES], torch.int64).unbind(1)
+        is_filled = torch.arange(room, device=ranks.device) < received[:, None]
+        rows = found[:, _HEAD_BYTES:].reshape(self.size, room, width)[is_filled]
         if not bool(flags.any()):
             return rows, received
-        late_sent, late_received = (counts - room for counts in (sent, received))
-        sizes = [tuple(late.clamp_min(0).tolist()) for late in (late_sent, late_received)]
-        rest = self._swap("dispatch", packed[~is_first], sizes[0], sizes[1])
+        more_sent, more = ((counts - room).clamp_min(0) for counts in (sent, received))
+        sizes = tuple(more_sent.tolist()), tuple(more.tolist())
+        rest = self._swap("dispatch", packed[~is_first], *sizes)
         senders = torch.arange(self.size, device=ranks.device)
-        firsts_of = senders.repeat_interleave(received.clamp_max(room))
-        rest_of = senders.repeat_interleave(late_received.clamp_min(0))
-        by_sender = torch.cat([firsts_of, rest_of]).argsort(stable=True)
-        return torch.cat([rows, rest])[by_sender], received
+        owners = [senders.repeat_interleave(count) for count in (received.clamp_max(room), more)]
+        return torch.cat([rows, rest])[torch.cat(owners).argsort(stable=True)], received
 
     def combine(self, outputs: torch.Tensor, arrived: Arrived) -> torch.Tensor:
         back = self._swap("combine", _bytes(outputs), arrived.received, arrived.sent)
@@ -156,6 +144,22 @@ class ProcessExchange(ExpertExchange):
             waited_s = time.monotonic() - start
             self._fault = GroupLost(self.rank, self.size, what, waited_s, reason)
             raise self._fault from err
+
+
+def _first_message(
+    packed: torch.Tensor, ranks: torch.Tensor, sent: torch.Tensor, room: int
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """(uint8 [size, head and room rows], bool [N] which rows are in it).
+
+    A head: int64, how many rows there are in all, and whether some rank gets more than room.
+    """
+    place = torch.arange(len(packed), device=ranks.device) - (sent.cumsum(0) - sent)[ranks]
+    is_first = place < room
+    rows = packed.new_zeros((len(sent), room, packed.shape[1]))
+    rows[ranks[is_first], place[is_first]] = packed[is_first]
+    has_more = (sent > room).any().expand(len(sent)).long()
+    heads = _bytes(torch.stack([sent, has_more], dim=1))
+    return torch.cat([heads, rows.flatten(1)], dim=1), is_first
 
 
 def _bytes(rows: torch.Tensor) -> torch.Tensor:

@@ -8,11 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from rorqual_engine.batch import SequenceChunk, lay_out
+from rorqual_engine.batch import SequenceChunk
 from rorqual_engine.kv import PagedKvCache, PageLease
 from rorqual_engine.models import load_model
 from rorqual_engine.models.deepseek.model import DeepseekModel
-from rorqual_engine.models.deepseek.step import rows_of
 from safetensors.torch import load_file, save_file
 
 from tests.support.deepseek_reference import MtpReference, TextReference
@@ -69,8 +68,7 @@ def _drafted(model: DeepseekModel, sizes: list[int]) -> torch.Tensor:
     with cache.allocate(1) as lease:
         for start, end in cut(len(TOKENS) - 1, sizes):
             streams, chunk = _run(model, cache, lease, start, end)
-            batch = lay_out([chunk], cache, vocab_size=model.vocab_size, max_context_tokens=4096)
-            rows = rows_of([chunk], batch, model.device, None)
+            _, rows = model._lay_out([chunk], cache)
             next_ids = torch.tensor(TOKENS[start + 1 : end + 1])
             found.append(model.mtp(streams, next_ids, rows, windows))
     return torch.cat(found)

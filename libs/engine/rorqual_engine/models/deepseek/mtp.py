@@ -58,17 +58,7 @@ class MtpModule:
             weights.vector(f"{PREFIX}.{name}.weight", (hidden,)) for name in ("enorm", "hnorm")
         )
         self._index = config.num_layers
-        plan = LayerPlan(
-            index=self._index,
-            ratio=0,
-            kind="window",
-            kv_source=None,
-            index_source=None,
-            candidate_source=None,
-            is_late=False,
-            router="topk",
-            has_engram=False,
-        )
+        plan = LayerPlan(self._index, 0, "window", None, None, None, False, "topk", False)
         rope = RopeTable(config.rope_main, config.rope_dim, weights.device)
         self._layer = Layer(weights, plan, config, rope, prefix=PREFIX)
         self._head = FinalHead(weights, config, prefix=f"{PREFIX}.", output=output)
