@@ -14,7 +14,9 @@ from rorqual_engine.batch import ImageRows, SequenceChunk
 from rorqual_engine.kv import PagedKvCache, PageLease
 from rorqual_engine.models import load_model
 from rorqual_engine.models.deepseek.model import DeepseekModel
+from rorqual_engine.models.deepseek.vocabulary import STORED
 from rorqual_engine.prepare.random_v41 import TINY_V41, random_tensors, write_random_v41
+from safetensors.torch import save_file
 
 from tests.support.deepseek_reference import TextReference
 from tests.support.engine_runs import cut
@@ -49,6 +51,9 @@ SMALL: dict[str, Any] = {
 }
 """A fraction of the small model of the design, and a window that ends within any test's prompt."""
 
+NUM_CLASSES = 90
+"""Of tokens, where there is Engram."""
+
 
 @dataclass
 class Pair:
@@ -79,9 +84,12 @@ def make_pair(directory: Path, seed: int, changes: Mapping[str, Any]) -> Pair:
     """A model of SMALL with some of its fields changed."""
     fields = {**SMALL, **changes}
     write_random_v41(directory, seed=seed, changes=fields)
+    token_map = torch.arange(fields["vocab_size"], dtype=torch.int32) % NUM_CLASSES
+    save_file({STORED: token_map}, directory / "classes.safetensors")
     model = load_model(directory, dtype="float32")
     assert isinstance(model, DeepseekModel)
-    return Pair(TextReference(fields, random_tensors(fields, seed)), model)
+    tensors = random_tensors(fields, seed)
+    return Pair(TextReference(fields, tensors, token_map=token_map.tolist()), model)
 
 
 @dataclass
@@ -142,6 +150,7 @@ class Running:
                 num_stored,
                 defers,
                 prompt.rows(begin, until),
+                prompt.ids[max(0, begin - 3) : begin] if begin == floor else (),
             )
             logits = self.model.forward([chunk], self.cache)
             if chunk.wants_logits:

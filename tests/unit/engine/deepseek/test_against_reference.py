@@ -44,6 +44,17 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "nothing is late": {"late_start_layer": None},
     "blocks that no entry fills": {"candidate_blocks": 3, "candidate_block_entries": 16},
     "two streams, normed heads": {"hc_mult": 2, "q_head_norm": True},
+    "engram": {
+        "engram_layers": [0, 1],
+        "engram_config": {
+            "max_ngram": 4,
+            "num_heads": 2,
+            "head_dim": 16,
+            "table_rows": 50,
+            "vocab_size": 90,
+            "pad_id": 3,
+        },
+    },
     "scores of which many are equal": {"index_n_heads": 1},
     "streams not lagged": {"hc_lagged": False},
     "clamped experts, more shared": {"swiglu_limit": 0.4, "n_shared_experts": 2},
