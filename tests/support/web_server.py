@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
@@ -29,7 +30,9 @@ def answer(body: bytes, *, status: str = "200 OK", **headers: str) -> bytes:
 
 
 @asynccontextmanager
-async def web_server(answers: Mapping[str, bytes]) -> AsyncIterator[WebServer]:
+async def web_server(
+    answers: Mapping[str, bytes], tls: ssl.SSLContext | None = None
+) -> AsyncIterator[WebServer]:
     """On a free port of this machine; an empty answer is no answer at all."""
     server: WebServer
 
@@ -39,12 +42,14 @@ async def web_server(answers: Mapping[str, bytes]) -> AsyncIterator[WebServer]:
             server.requests.append(head)
             reply = server.answers.get(head.split(" ")[1], answer(b"", status="404 Not Found"))
             if not reply:
-                await asyncio.sleep(5)
+                await reader.read()  # until the other end gives up
             writer.write(reply)
             await writer.drain()
         writer.close()
+        with suppress(OSError):
+            await writer.wait_closed()
 
-    listening = await asyncio.start_server(serve, "127.0.0.1", 0)
+    listening = await asyncio.start_server(serve, "127.0.0.1", 0, ssl=tls)
     server = WebServer(listening.sockets[0].getsockname()[1], answers)
     async with listening:
         yield server

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections import OrderedDict
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -15,7 +14,7 @@ from rorqual_engine.errors import EngineError
 from rorqual_engine.models.deepseek.image_size import ImageRules
 from rorqual_engine.models.deepseek.vision import VisionTower
 from rorqual_engine.models.registry import DTYPES
-from rorqual_runtime.errors import Corrupt, InvalidRequest, StaleTicket, Unsupported
+from rorqual_runtime.errors import Corrupt, InvalidRequest, Unsupported
 from rorqual_runtime.logs import get_logger, log_duration
 from rorqual_runtime.payload import get_payload
 from rorqual_runtime.service import ServiceContext
@@ -28,8 +27,7 @@ from rorqual_vision.fetch import FetchLimits, fetch_image
 from rorqual_vision.picture import DecodeLimits
 from rorqual_vision.prepare import Prepared, Preparer, pixels_digest
 from rorqual_vision.settings import VisionSettings
-
-MAX_TICKETS = 4096
+from rorqual_vision.shelf import Shelf
 
 log = get_logger(__name__)
 
@@ -44,11 +42,11 @@ class Eyes:
         rules: ImageRules,
         preparer: Preparer,
         encoder: Encoder,
+        shelf: Shelf,
     ) -> None:
         self._tensors, self._rules = tensors, rules
         self._preparer, self.encoder = preparer, encoder
         self._max_image_bytes = settings.max_image_bytes
-        self._lease_s = settings.embeddings_lease_s
         self._fetch_limits = FetchLimits(
             max_bytes=settings.max_image_bytes,
             timeout_s=settings.fetch_timeout_s,
@@ -56,7 +54,7 @@ class Eyes:
             allowed=parse_networks(settings.allowed_networks),
         )
         self.cache = EmbeddingCache(settings.cache_bytes)
-        self._tickets: OrderedDict[bytes, Any] = OrderedDict()
+        self._shelf = shelf
 
     async def prepare_url(self, url: str, detail: str) -> Prepared:
         """Raises: BadImage, NoCapacity."""
@@ -77,15 +75,15 @@ class Eyes:
                 raise Corrupt("the pixels are not those of the image's digest")
             return await self.encoder.encode(found)
 
-        return await self._published(digest, await self.cache.get(digest, make))
+        made = await self.cache.get(digest, make)
+        return await self._shelf.put(digest, made), made
 
     async def encode_file(self, image: Any) -> tuple[bytes, Any, Embeddings]:
         """Digest, ticket and embeddings of an image file. Raises: BadImage, ServingError."""
         data = await get_payload(self._tensors, image, max_bytes=self._max_image_bytes)
         fitted = await self._preparer.fit(data, "")
         made = await self.cache.get(fitted.digest, lambda: self.encoder.encode(fitted.pixels))
-        ticket, made = await self._published(fitted.digest, made)
-        return fitted.digest, ticket, made
+        return fitted.digest, await self._shelf.put(fitted.digest, made), made
 
     async def _read_pixels(self, ticket: Any) -> np.ndarray:
         shape = tuple(ticket.shape)
@@ -99,27 +97,6 @@ class Eyes:
             raise InvalidRequest(f"pixels {shape} are more than this model takes")
         return (await self._tensors.fetch(ticket)).reshape(shape)
 
-    async def _published(self, digest: bytes, made: Embeddings) -> tuple[Any, Embeddings]:
-        """One ticket an image as long as it is asked for; a fresh lease with every answer."""
-        ticket = self._tickets.get(digest)
-        if ticket is not None:
-            try:
-                self._tensors.renew(ticket, self._lease_s)
-                self._tickets.move_to_end(digest)
-                return ticket, made
-            except StaleTicket:
-                del self._tickets[digest]
-        ticket = await self._tensors.publish(
-            made.data,
-            dtype=made.dtype,
-            shape=(made.num_tokens, made.hidden),
-            lease_s=self._lease_s,
-        )
-        self._tickets[digest] = ticket
-        while len(self._tickets) > MAX_TICKETS:
-            self._tickets.popitem(last=False)
-        return ticket, made
-
 
 @asynccontextmanager
 async def open_eyes(ctx: ServiceContext, settings: VisionSettings) -> AsyncIterator[Eyes]:
@@ -127,6 +104,7 @@ async def open_eyes(ctx: ServiceContext, settings: VisionSettings) -> AsyncItera
     with log_duration(log, "vision tower loaded"):
         tower = await asyncio.to_thread(_load, settings)
     rules = tower.config.rules
+    shelf = Shelf(ctx.tensors, settings.embeddings_lease_s)
     preparer = Preparer(
         ctx.tensors,
         rules,
@@ -134,6 +112,7 @@ async def open_eyes(ctx: ServiceContext, settings: VisionSettings) -> AsyncItera
         num_threads=settings.decode_threads,
         max_waiting=settings.max_waiting_images,
         lease_s=settings.pixels_lease_s,
+        make_room=shelf.make_room,
     )
     encoder = Encoder(
         tower,
@@ -141,7 +120,7 @@ async def open_eyes(ctx: ServiceContext, settings: VisionSettings) -> AsyncItera
         step_work=settings.step_patches,
         max_queued_work=settings.max_queued_patches,
     )
-    eyes = Eyes(ctx.tensors, settings, rules, preparer, encoder)
+    eyes = Eyes(ctx.tensors, settings, rules, preparer, encoder, shelf)
     encoder.start()
     try:
         yield eyes

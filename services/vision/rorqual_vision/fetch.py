@@ -9,7 +9,7 @@ import ssl
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from urllib.parse import SplitResult, urljoin, urlsplit
+from urllib.parse import SplitResult, quote, urljoin, urlsplit
 
 import h11
 
@@ -19,6 +19,7 @@ from rorqual_vision.problems import BadImage
 _SCHEMES = {"http": 80, "https": 443}
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
 _READ_BYTES = 65_536
+_KEPT_IN_URLS = "/?:@!$&'()*+,;=-._~%[]"
 _MAX_ADDRESSES = 4
 _CLOSE_S = 1.0
 
@@ -88,9 +89,7 @@ def _target_of(url: str) -> _Target:
 
 def _path_of(parts: SplitResult) -> str:
     path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
-    if any(not "!" <= character <= "~" for character in path):
-        raise BadImage("the image's URL holds characters that must be percent-encoded")
-    return path
+    return quote(path, safe=_KEPT_IN_URLS)
 
 
 async def _resolve(target: _Target, allowed: Sequence[Network]) -> list[str]:

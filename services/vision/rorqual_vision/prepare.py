@@ -73,9 +73,12 @@ class Preparer:
         num_threads: int,
         max_waiting: int,
         lease_s: float,
+        make_room: Callable[[], bool],
     ) -> None:
+        """make_room: frees arena memory that can be done without; False = there is none."""
         self._tensors, self._rules, self._limits = tensors, rules, limits
         self._max_waiting, self._lease_s = max_waiting, lease_s
+        self._make_room = make_room
         self._executor = ThreadPoolExecutor(num_threads, "vision-decode")
         self._known: OrderedDict[bytes, Prepared] = OrderedDict()
         self._num_waiting = 0
@@ -112,9 +115,16 @@ class Preparer:
 
     async def _publish(self, fitted: Fitted) -> Prepared:
         plan, pixels = fitted.plan, fitted.pixels
-        ticket = await self._tensors.publish(
-            np.ascontiguousarray(pixels), shape=pixels.shape, lease_s=self._lease_s
-        )
+        data = np.ascontiguousarray(pixels)
+        while True:
+            try:
+                ticket = await self._tensors.publish(
+                    data, shape=pixels.shape, lease_s=self._lease_s
+                )
+                break
+            except NoCapacity:
+                if not self._make_room():
+                    raise
         patch = self._rules.patch
         num_patches = (plan.height // patch) * (plan.width // patch)
         return Prepared(fitted.digest, plan, num_patches, ticket)

@@ -39,7 +39,7 @@ class VisionSettings(BaseSettings):
         256, ge=1, description="images being prepared before new ones get 503"
     )
     pixels_lease_s: float = Field(
-        120.0, gt=0, description="how long a prepared image waits to be encoded"
+        45.0, gt=0, description="how long a prepared image waits to be encoded"
     )
     embeddings_lease_s: float = Field(120.0, gt=0, description="how long embeddings can be read")
     cache_bytes: int = Field(256 << 20, ge=0, description="embeddings kept, by image content")

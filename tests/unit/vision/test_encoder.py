@@ -10,9 +10,12 @@ from contextlib import asynccontextmanager
 import numpy as np
 import pytest
 import torch
-from rorqual_runtime.errors import Internal, NoCapacity
+from rorqual_runtime.errors import Internal, NoCapacity, StaleTicket
+from rorqual_runtime.settings import RuntimeSettings
+from rorqual_runtime.tensors import TensorPlane
 from rorqual_vision.cache import EmbeddingCache, Embeddings
 from rorqual_vision.encoder import Encoder
+from rorqual_vision.shelf import Shelf
 
 
 class FakeTower:
@@ -148,3 +151,25 @@ async def test_a_failure_is_told_to_all_and_tried_again_next_time() -> None:
         return made_of(4)
 
     assert (await cache.get(b"a", succeed)).num_bytes == 4
+
+
+async def test_a_full_arena_gives_up_the_tickets_asked_for_longest_ago() -> None:
+    settings = RuntimeSettings(shm_bytes=1 << 20)
+    async with await TensorPlane.open(settings, "vision-1", 1, "here") as tensors:
+        shelf = Shelf(tensors, lease_s=60)
+        images = [
+            Embeddings(np.full(300_000, i, np.uint8), "bfloat16", 150, 1000) for i in range(7)
+        ]
+        first = await shelf.put(b"0", images[0])
+        assert await shelf.put(b"0", images[0]) is first
+        tickets = [await shelf.put(bytes([i]), image) for i, image in enumerate(images)]
+        assert (await tensors.fetch(tickets[-1]) == 6).all()
+        for stale in (first, tickets[0]):
+            with pytest.raises(StaleTicket):
+                await tensors.fetch(stale)
+        again = await shelf.put(bytes([0]), images[0])
+        assert (await tensors.fetch(again) == 0).all()
+        with pytest.raises(NoCapacity):
+            await shelf.put(b"large", Embeddings(np.zeros(2 << 20, np.uint8), "uint8", 1, 2 << 20))
+        assert tensors.num_held == 0
+        assert not shelf.make_room()
