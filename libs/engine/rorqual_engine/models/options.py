@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from rorqual_engine.kernels.registry import AUTO, KernelChoice
 from rorqual_engine.parallel import ExpertGroup
 
 
@@ -14,3 +15,5 @@ class LoadOptions:
     in less memory, but slower."""
     group: ExpertGroup | None = None
     """Other ranks to share experts with."""
+    kernels: KernelChoice = AUTO
+    """Implementations to use instead of the best of the device."""

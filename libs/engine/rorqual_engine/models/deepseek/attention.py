@@ -19,6 +19,7 @@ from rorqual_engine.kv import PAGE_TOKENS
 from rorqual_engine.models.deepseek.checkpoint import DeepseekWeights
 from rorqual_engine.models.deepseek.compress import Compressor
 from rorqual_engine.models.deepseek.config import DeepseekConfig
+from rorqual_engine.models.deepseek.device_steps import attend_rows
 from rorqual_engine.models.deepseek.indexer import Indexer, Selection, every_visible
 from rorqual_engine.models.deepseek.norms import rms_norm
 from rorqual_engine.models.deepseek.plan import LayerPlan
@@ -54,7 +55,9 @@ class Attention:
             supports_attention(dim, config.q_rank, config.num_heads)
             and weights.device.type == "cpu"
             and weights.dtype == torch.bfloat16
+            and weights.kernels is None
         )
+        self._kernels = weights.kernels
         self._matrices_a: torch.Tensor | None = None
         group_width = config.num_heads * dim // config.out_groups
         if self._is_compiled and supports_grouped(group_width, config.out_rank):
@@ -86,9 +89,16 @@ class Attention:
         cos, sin = self._rope.at(rows.positions)
         kv = rotate(rms_norm(kv, self._kv_norm, config.eps), cos, sin)
         selection = self._select(x, q_latent, rows, views, selections)
-        output = self._attend(rotate(query, cos, sin), kv, rows, views, selection)
-        output = rotate(output, cos, sin, back=True).flatten(1)
-        parts = output.chunk(config.out_groups, dim=-1)
+        query = rotate(query, cos, sin)
+        if self._kernels is None:
+            output = self._attend(query, kv, rows, views, selection)
+            output = rotate(output, cos, sin, back=True)
+        else:
+            ring, kv_source = views.window[self.plan.index], self.plan.kv_source
+            entries = None if kv_source is None else views.entries[kv_source]
+            state = ring, entries, selection, self._sinks, (cos, sin), rows
+            output = attend_rows(self._kernels, query, kv, *state, window=config.window)
+        parts = output.flatten(1).chunk(config.out_groups, dim=-1)
         grouped = [linear(part) for linear, part in zip(self._out_a, parts, strict=True)]
         return self._out_b(torch.cat(grouped, dim=-1))
 

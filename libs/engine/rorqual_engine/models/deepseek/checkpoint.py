@@ -14,6 +14,7 @@ from rorqual_engine.errors import CorruptModel, ModelNotFound
 from rorqual_engine.models.deepseek.formats import Quantized, QuantizedLinear, quantized
 from rorqual_engine.models.deepseek.names import canonical_name
 from rorqual_engine.models.deepseek.tensor_file import TensorFile
+from rorqual_engine.models.device_kernels import DeviceKernels
 from rorqual_engine.models.linear import Linear
 
 INDEX_NAME = "model.safetensors.index.json"
@@ -48,11 +49,14 @@ class DeepseekWeights:
         dtype: torch.dtype,
         *,
         keeps_quantized: bool = False,
+        kernels: DeviceKernels | None = None,
     ) -> None:
-        """keeps_quantized: products keep 8 and 4 bit matrices as stored. Raises: ModelNotFound,
-        CorruptModel."""
+        """keeps_quantized: products keep 8 and 4 bit matrices as stored; kernels: what the model's
+        steps run on, None = the CPU's compiled kernels where they fit, else plain torch.
+
+        Raises: ModelNotFound, CorruptModel."""
         self.model_dir, self.device, self.dtype = model_dir, device, dtype
-        self.keeps_quantized = keeps_quantized
+        self.keeps_quantized, self.kernels = keeps_quantized, kernels
         self._open = cache(TensorFile)
         self._places: dict[str, _Place] = {}
         for path, key in self._listed():

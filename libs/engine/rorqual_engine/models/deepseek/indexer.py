@@ -11,6 +11,7 @@ from rorqual_engine.kernels.deepseek_select_ops import Choice, select, supports_
 from rorqual_engine.kv import PAGE_TOKENS
 from rorqual_engine.models.deepseek.checkpoint import DeepseekWeights
 from rorqual_engine.models.deepseek.config import DeepseekConfig, IndexConfig
+from rorqual_engine.models.deepseek.device_steps import select_rows
 from rorqual_engine.models.deepseek.plan import LayerPlan
 from rorqual_engine.models.deepseek.quantize import round_index
 from rorqual_engine.models.deepseek.rope import RopeTable, rotate
@@ -51,7 +52,9 @@ class Indexer:
             supports_select(config.index.head_dim, plan.ratio)
             and weights.device.type == "cpu"
             and weights.dtype == torch.bfloat16
+            and weights.kernels is None
         )
+        self._kernels = weights.kernels
 
     def __call__(
         self, x: torch.Tensor, q_latent: torch.Tensor, rows: Rows, views: KvViews,
@@ -67,6 +70,12 @@ class Indexer:
         if self._is_compiled:
             return self._run_compiled(queries, weights, rows, keys, candidates)
         queries = self._turned(queries, rows)
+        if self._kernels is not None:
+            found = select_rows(
+                self._kernels, queries, weights, keys, rows, self._config,
+                ratio=self._plan.ratio, makes_blocks=makes_blocks, candidates=candidates,
+            )  # fmt: skip
+            return Selection(*found)
         parts = []
         for chunk in rows.chunks:
             scores = self._scores(

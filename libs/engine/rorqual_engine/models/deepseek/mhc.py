@@ -15,6 +15,7 @@ from rorqual_engine.kernels.deepseek_stream_ops import (
 from rorqual_engine.models.deepseek.checkpoint import DeepseekWeights
 from rorqual_engine.models.deepseek.config import DeepseekConfig
 from rorqual_engine.models.deepseek.norms import exact_product, rms_norm
+from rorqual_engine.models.device_kernels import DeviceKernels
 
 
 @dataclass(frozen=True)
@@ -39,6 +40,7 @@ class HyperConnection:
         scale: torch.Tensor,
         norm: torch.Tensor,
         config: DeepseekConfig,
+        kernels: DeviceKernels | None = None,
     ) -> None:
         """fp32. fn: [(2 + n) * n, n * D]; base: [(2 + n) * n]; scale: [3]; norm [D]: the
         sublayer's."""
@@ -46,7 +48,7 @@ class HyperConnection:
         self.fn, self.base, self.scale = fn, base, scale
         self.num_streams = config.streams.num_streams
         self.iterations, self.hc_eps = config.streams.iterations, config.streams.eps
-        self.eps = config.eps
+        self.eps, self._kernels = config.eps, kernels
         self._compiled = StreamWeights(
             fn, base, scale, norm, self.eps, self.hc_eps, self.iterations
         )
@@ -59,13 +61,15 @@ class HyperConnection:
         names = [f"{prefix}.hc_{part}_{name}" for name in ("fn", "base", "scale")]
         fn, base, scale = (weights.vector(name) for name in names)
         norm = weights.vector(f"{prefix}.{part}_norm.weight", (config.hidden,))
-        return cls(fn, base, scale, norm, config)
+        return cls(fn, base, scale, norm, config, weights.kernels)
 
     def read(self, streams: torch.Tensor, pre: torch.Tensor) -> tuple[torch.Tensor, Mix]:
         """(input of the sublayer [T, D], how its output goes back).
 
         streams: [T, n, D]; pre: [T, n] of the sublayer before, used when mixing is lagged.
         """
+        if self._kernels is not None:
+            return self._read_on(self._kernels, streams, pre)
         if is_compiled(streams):
             given = pre if self.is_lagged else None
             x, *mix = read_streams(streams, self._compiled, given)
@@ -74,8 +78,30 @@ class HyperConnection:
         read = collapse(streams, pre if self.is_lagged else found.pre)
         return rms_norm(read, self.norm, self.eps), found
 
+    def _read_on(
+        self, kernels: DeviceKernels, streams: torch.Tensor, pre: torch.Tensor
+    ) -> tuple[torch.Tensor, Mix]:
+        found = Mix(
+            *kernels("mix_streams")(
+                streams,
+                self.fn,
+                self.base,
+                self.scale,
+                eps=self.eps,
+                hc_eps=self.hc_eps,
+                iterations=self.iterations,
+            )
+        )
+        read = kernels("collapse_streams")(streams, pre if self.is_lagged else found.pre)
+        return rms_norm(read, self.norm, self.eps), found
+
     def write(self, streams: torch.Tensor, output: torch.Tensor, mix: Mix) -> torch.Tensor:
         """The streams after the sublayer."""
+        if self._kernels is not None:
+            written: torch.Tensor = self._kernels("expand_streams")(
+                streams, output, mix.post, mix.comb
+            )
+            return written
         if is_compiled(streams):
             return write_streams(streams, output.contiguous(), mix.post, mix.comb)
         return expand(streams, output, mix)

@@ -27,6 +27,7 @@ from rorqual_engine.models.deepseek.mtp import MtpModule
 from rorqual_engine.models.deepseek.rope import RopeTable
 from rorqual_engine.models.deepseek.state import KvViews, load_window, save_window
 from rorqual_engine.models.deepseek.step import Rows, rows_of
+from rorqual_engine.models.device_kernels import kernels_for
 from rorqual_engine.models.options import LoadOptions
 from rorqual_engine.models.weights import Weights
 
@@ -55,7 +56,11 @@ class DeepseekModel(CausalModel):
         self.kv_layout = kv_layout(self.config, dtype)
         self.fingerprint = _fingerprint(content_id, dtype, self.config)
         found = DeepseekWeights(
-            weights.model_dir, device, dtype, keeps_quantized=options.keeps_quantized
+            weights.model_dir,
+            device,
+            dtype,
+            keeps_quantized=options.keeps_quantized,
+            kernels=kernels_for(device, options.kernels),
         )
         self._embedding = found.get("embed.weight", (self.vocab_size, self.config.hidden))
         ropes = {

@@ -7,6 +7,7 @@ import torch
 
 from rorqual_engine.models.deepseek.checkpoint import DeepseekWeights
 from rorqual_engine.models.deepseek.config import DeepseekConfig
+from rorqual_engine.models.deepseek.device_steps import GroupedExperts
 from rorqual_engine.models.deepseek.experts import (
     CompiledExperts,
     ExpertSet,
@@ -43,7 +44,11 @@ class MoeLayer:
         num_experts = config.moe.num_experts
         remote = RemoteExperts(group, plan.index, num_experts) if group else None
         held = remote.held if remote else range(num_experts)
-        kind = CompiledExperts if CompiledExperts.supports(weights, config) else PlainExperts
+        kind: type[CompiledExperts | GroupedExperts | PlainExperts] = PlainExperts
+        if GroupedExperts.supports(weights):
+            kind = GroupedExperts
+        elif CompiledExperts.supports(weights, config):
+            kind = CompiledExperts
         router = Router(weights, f"{prefix}.gate", plan, config)
         return cls(router, kind(weights, prefix, config, held), config, remote)
 

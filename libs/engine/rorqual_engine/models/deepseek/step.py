@@ -14,6 +14,7 @@ from rorqual_engine.batch import Batch, SequenceChunk
 from rorqual_engine.errors import BadChunk
 from rorqual_engine.kernels.deepseek_attention_ops import RowTables
 from rorqual_engine.kernels.deepseek_compress_ops import EntryTables, completed_entries
+from rorqual_engine.ref.places import RowPlaces
 
 _CPU = torch.device("cpu")
 
@@ -90,6 +91,18 @@ class Rows:
             pages=np.concatenate(pages),
             page_starts=starts.astype(np.int32),
         )
+
+    @cached_property
+    def places(self) -> RowPlaces:
+        """The same for kernels of devices."""
+        tables = self.tables
+        page_starts = np.append(tables.page_starts, len(tables.pages))
+        columns = (
+            tables.row_chunk, tables.positions, tables.firsts, tables.starts, tables.floors,
+            tables.slots, tables.pages, page_starts,
+        )  # fmt: skip
+        device = self.positions.device
+        return RowPlaces(*(torch.from_numpy(c.astype(np.int32)).to(device) for c in columns))
 
     def entries(self, ratio: int) -> EntryTables:
         """The entries that these rows complete, for compiled kernels."""
