@@ -80,7 +80,7 @@ class RecipeSettings(BaseSettings):
     )
     max_images_at_once: int = Field(16, ge=1, description="images of a request asked for at once")
     image_timeout_s: float = Field(
-        30.0, gt=0, description="longest wait for one image to be fetched and read"
+        20.0, gt=0, description="longest wait for one image to be fetched and read, at one instance"
     )
 
     drop_server_tools: bool = Field(

@@ -1,7 +1,7 @@
 """Vision over the bus."""
 
 from rorqual_runtime import subjects
-from rorqual_runtime.errors import ServingError
+from rorqual_runtime.errors import DeadlineExceeded, ServingError
 from rorqual_runtime.payload import free_payload, put_payload
 from rorqual_runtime.service import ServiceContext
 
@@ -15,7 +15,10 @@ _PAUSE_S = 0.1
 
 
 class BusVision:
-    """Any vision instance; one that can't now is no reason to fail while others may."""
+    """Any vision instance; one that can't now, or is gone, is no reason to fail while others may.
+
+    timeout_s: of one try.
+    """
 
     def __init__(self, ctx: ServiceContext, model_id: str, *, timeout_s: float) -> None:
         self._ctx, self._model_id, self._timeout_s = ctx, model_id, timeout_s
@@ -26,7 +29,7 @@ class BusVision:
             try:
                 return await self._ask(request_id, part, data)
             except ServingError as error:
-                if not error.retryable:
+                if not error.retryable and not isinstance(error, DeadlineExceeded):
                     raise
             await self._ctx.clock.sleep(_PAUSE_S * num_tries)
         return await self._ask(request_id, part, data)

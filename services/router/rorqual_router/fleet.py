@@ -53,6 +53,12 @@ class Fleet:
         """Instances of a service that report and are not draining."""
         return num_live(self._view, service, self._clock.monotonic_s())
 
+    def is_silent(self, service: str, instance_id: str) -> bool:
+        """Whether an instance has stopped reporting; one that drains has not."""
+        known = self._view.instances.get(InstanceKey(service, instance_id))
+        oldest_s = self._clock.monotonic_s() - self._view.params.silent_s
+        return known is None or known.received_s < oldest_s
+
     async def wait_alive(self, services: Iterable[str], timeout_s: float) -> list[str]:
         """Wait until each service has a live instance; the ones that still have none."""
         wanted = list(services)

@@ -15,6 +15,7 @@ from rorqual_runtime.errors import (
     NoCapacity,
     ServingError,
     StaleTicket,
+    Unavailable,
 )
 from rorqual_runtime.logs import get_logger
 
@@ -30,6 +31,7 @@ from rorqual_router.settings import RouterSettings
 
 MAX_TRIES = 3
 _ABSENT_S = 0.05
+_WATCH_S = 0.5
 
 log = get_logger(__name__)
 
@@ -95,17 +97,27 @@ class ImageEncoder:
     ) -> TensorTicket:
         work = image_work(image.num_patches)
         self._sent_work[vision_id] += work
-        try:
-            reply = await self._bus.request(
+        asking = asyncio.create_task(
+            self._bus.request(
                 subjects.vision_encode_at(vision_id),
                 encode_request_to_wire(request_id, model, image),
                 VisionEncodeReply,
                 timeout_s=self._settings.vision_timeout_s,
                 absent_timeout_s=_ABSENT_S,
             )
+        )
+        try:
+            await self._answered(asking, vision_id)
         finally:
+            asking.cancel()
             self._sent_work[vision_id] -= work
-        return embeddings_from_wire(reply, image)
+        return embeddings_from_wire(asking.result(), image)
+
+    async def _answered(self, asking: asyncio.Task[VisionEncodeReply], vision_id: str) -> None:
+        """Wait for an answer, no longer than the instance lives. Raises: Unavailable."""
+        while not (await asyncio.wait({asking}, timeout=_WATCH_S))[0]:
+            if self._fleet.is_silent("vision", vision_id):
+                raise Unavailable(f"vision instance {vision_id} is gone")
 
 
 def _blamed(error: ServingError | None, image: PromptImage) -> ServingError:

@@ -151,6 +151,24 @@ async def test_another_instance_is_tried(runtime_settings, bus, fleet, client, v
     assert [ticket.owner_id for ticket in job.image_embeddings] == ["v2"]
 
 
+async def test_an_instance_that_dies_while_it_is_asked_is_not_waited_for(
+    runtime_settings, bus, fleet, client, vision
+):
+    await vision.add("v1")
+    await vision.add("v2", queued=3 * STEP)
+    vision.delay_s = 6
+    async with running_router(runtime_settings, silent_s=1.0):
+        await asyncio.sleep(0.3)
+        submitting = asyncio.create_task(client.submit(seeing(image(0)), timeout_s=10.0))
+        await asyncio.sleep(0.3)
+        assert [name for name, _ in vision.asked] == ["v1"]
+        vision.delay_s = 0
+        del fleet.reports["v1"]
+        await asyncio.wait_for(submitting, 4)
+    (job,) = await client.jobs()
+    assert [ticket.owner_id for ticket in job.image_embeddings] == ["v2"]
+
+
 async def test_an_image_that_can_not_be_encoded_names_its_field(
     runtime_settings, bus, fleet, client, vision
 ):
