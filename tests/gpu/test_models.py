@@ -15,8 +15,8 @@ from tests.support.model import default_model_dir, random_v41_dir
 
 MODELS = {"default": default_model_dir, "random-v41": random_v41_dir}
 NUM_TOKENS = 300
-TOLERANCE = {"float32": 2e-3, "bfloat16": 0.6}
-"""Of a logit whose standard deviation is 1 or more. Seen between two CPU libraries in bf16: 0.2."""
+TOLERANCE = 2e-3
+"""In fp32, of logits whose standard deviation is 1 or more."""
 
 
 @pytest.fixture(scope="module", params=sorted(MODELS))
@@ -44,16 +44,26 @@ def _logits(model: CausalModel, sizes: list[int]) -> torch.Tensor:
     return logits[0].float().cpu()
 
 
-@pytest.mark.parametrize("dtype", sorted(TOLERANCE))
-def test_logits_are_those_of_the_cpu(model_dir: Path, dtype: str, device: str) -> None:
-    here = load_model(model_dir, device=device, dtype=dtype)
+SIZES = ([NUM_TOKENS], [7, 130, 64])
+
+
+def test_logits_are_those_of_the_cpu(model_dir: Path, device: str) -> None:
+    here = load_model(model_dir, device=device, dtype="float32")
     assert here.device.type == device
-    expected = _logits(load_model(model_dir, dtype=dtype), [NUM_TOKENS])
-    for sizes in ([NUM_TOKENS], [7, 130, 64]):
+    expected = _logits(load_model(model_dir, dtype="float32"), SIZES[0])
+    for sizes in SIZES:
         found = _logits(here, sizes)
-        assert found.isfinite().all()
-        assert (found - expected).abs().max() < TOLERANCE[dtype], sizes
-        assert (found - expected).abs().mean() < TOLERANCE[dtype] / 5, sizes
+        assert (found - expected).abs().max() < TOLERANCE, sizes
+
+
+def test_bf16_is_as_exact_as_on_the_cpu(model_dir: Path, device: str) -> None:
+    """Random weights make much of a rounding, so the measure is the CPU's own distance to fp32."""
+    exact = _logits(load_model(model_dir, dtype="float32"), SIZES[0])
+    usual = (_logits(load_model(model_dir), SIZES[0]) - exact).abs().mean()
+    here = load_model(model_dir, device=device)
+    for sizes in SIZES:
+        distance = (_logits(here, sizes) - exact).abs().mean()
+        assert distance < 2 * usual + 0.05, (sizes, distance, usual)
 
 
 def test_generation_runs_and_repeats_itself(model_dir: Path, device: str) -> None:
