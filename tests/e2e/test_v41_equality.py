@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 from rorqual_engine.models import CausalModel, load_model
 from rorqual_engine.runner import BareEngine, GenerationParams
+from rorqual_runtime.blockstore import BlockStore
 
 from tests.e2e.chat import _ids_by_bytes
 from tests.support.fleet import RunningFleet, running_fleet
@@ -186,11 +187,20 @@ def test_2p2d_batches_and_replays_are_those_of_the_engine(
     ):
         together = list(pool.map(client.ask, prompts))
         assert [answer.output_ids for answer in together] == expected
-        time.sleep(1)  # blocks are written behind the answers
+        _wait_for_blocks(other, sum(len(prompt) // 128 for prompt in prompts))
         again = [client.ask(prompt) for prompt in prompts]
-    stored = [max(0, len(prompt) - 1) // 128 for prompt in prompts]
+    stored = [(len(prompt) - 1) // 128 for prompt in prompts]
     assert [answer.num_cached for answer in again] == [max(0, n - 1) * 128 for n in stored]
     assert [answer.output_ids for answer in again] == [
         seen(greedy_after_replay(model, prompt, n, NUM_TOKENS)) if n > 1 else whole
         for prompt, n, whole in zip(prompts, stored, expected, strict=True)
     ]
+
+
+def _wait_for_blocks(running: RunningFleet, num_blocks: int) -> None:
+    """They are written behind the answers."""
+    store = BlockStore(running.home / "store", 1 << 30)
+    end_s = time.monotonic() + 10
+    while store.stats().num_blocks < num_blocks:
+        assert time.monotonic() < end_s, store.stats()
+        time.sleep(0.05)

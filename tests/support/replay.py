@@ -26,6 +26,7 @@ def greedy_after_replay(
         chunk = SequenceChunk(
             token_ids[first:], first, lease.pages, True, lease.window, first, num_stored, True
         )
+        chunk.previous_ids = token_ids[max(0, first - model.num_previous_ids) : first]
         output: list[int] = []
         for position in range(len(token_ids), len(token_ids) + num_new):
             output.append(int(model.forward([chunk], cache)[0].argmax()))

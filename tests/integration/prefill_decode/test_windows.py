@@ -7,6 +7,8 @@ import asyncio
 import pytest
 from rorqual_engine.models import CausalModel, load_model
 from rorqual_engine.runner import BareEngine, GenerationParams
+from rorqual_runtime.errors import Unavailable
+from rorqual_runtime.windows import WindowExchange
 
 from tests.integration.prefill_decode.conftest import prompt
 from tests.integration.prefill_decode.fleet import SlowModel, running_fleet, until
@@ -94,6 +96,25 @@ async def test_without_its_window_a_prefix_is_replayed(runtime_settings, model, 
         second = await around.complete("second", token_ids, ignore_eos=True)
         assert (second.num_cached_tokens, engine.num_computed_tokens) == (512, 700 + 188)
         assert second.token_ids == greedy_after_replay(model, token_ids, 5, NUM_TOKENS)
+        await fleet.nothing_held()
+
+
+async def test_a_window_whose_holder_has_died_is_replayed(runtime_settings, model, monkeypatch):
+    async def nobody(self, holder_id, key):
+        raise Unavailable("gone")
+
+    token_ids = prompt(250)
+    async with running_fleet(
+        runtime_settings, model, random_v41_dir(), prefill=NO_WINDOWS
+    ) as fleet:
+        around = fleet.around
+        first = await around.complete("a", token_ids, max_new_tokens=200, ignore_eos=True)
+        next_turn = token_ids + first.token_ids
+        await until(lambda: len(around.registered) == 3, 5, "3 blocks to be registered")
+        monkeypatch.setattr(WindowExchange, "_fetch_from", nobody)
+        second = await around.complete("b", next_turn, ignore_eos=True)
+        assert second.num_cached_tokens == 256
+        assert len(second.token_ids) == 8
         await fleet.nothing_held()
 
 

@@ -1,0 +1,101 @@
+"""Models whose windows differ from the usual: V4, which can't be replayed, and Engram."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from rorqual_engine.models import load_model
+from rorqual_engine.models.deepseek.vocabulary import STORED
+from rorqual_engine.prepare.random_v41 import write_random_v41
+from rorqual_engine.runner import BareEngine, GenerationParams
+from safetensors.torch import save_file
+
+from tests.integration.prefill_decode.fleet import running_fleet, until
+from tests.support.replay import greedy_after_replay
+from tests.support.tiny_deepseek import save_tiny_v4
+from tests.support.tiny_model_dir import make_tokenizer
+
+NO_WINDOWS = {"window_keep_bytes": 0}
+PARAMS = GenerationParams(8, ignore_eos=True)
+TOKENS = np.random.default_rng(5).integers(3, 250, 400).tolist()
+ENGRAM = {
+    "vocab_size": 288,
+    "hidden_size": 64,
+    "num_hidden_layers": 4,
+    "compress_ratios": [0, 2, 1, 1],
+    "kv_source_layers": [1, 2],
+    "index_source_layers": [1, 2],
+    "candidate_source_layer": None,
+    "late_start_layer": 2,
+    "engram_layers": [0, 1],
+    "engram_config": {
+        "max_ngram": 4, "num_heads": 2, "head_dim": 16, "table_rows": 50, "vocab_size": 90,
+        "pad_id": 3,
+    },
+    "image_token_id": 270,
+    "vision_config": None,
+    "dspark_config": None,
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def v4_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("v4")
+    save_tiny_v4(directory)
+    make_tokenizer().save(str(directory / "tokenizer.json"))
+    return directory
+
+
+@pytest.fixture(scope="module")
+def engram_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("engram")
+    write_random_v41(directory, changes=ENGRAM)
+    classes = torch.arange(288, dtype=torch.int32) % 90
+    save_file({STORED: classes}, directory / "map.safetensors")
+    make_tokenizer().save(str(directory / "tokenizer.json"))
+    return directory
+
+
+async def test_v4_goes_on_from_a_kept_window(runtime_settings, v4_dir):
+    model = load_model(v4_dir)
+    (expected,) = BareEngine(model, num_pages=8).generate([TOKENS], PARAMS)
+    async with running_fleet(runtime_settings, model, v4_dir) as fleet:
+        around = fleet.around
+        first = await around.complete("first", TOKENS, ignore_eos=True)
+        assert first.token_ids == expected
+        await until(lambda: len(around.registered) == 3, 5, "3 blocks to be registered")
+        second = await around.complete("second", TOKENS, ignore_eos=True)
+        assert (second.num_cached_tokens, second.token_ids) == (384, expected)
+        await fleet.nothing_held()
+
+
+async def test_v4_without_its_window_is_computed_again(runtime_settings, v4_dir):
+    model = load_model(v4_dir)
+    (expected,) = BareEngine(model, num_pages=8).generate([TOKENS], PARAMS)
+    async with running_fleet(
+        runtime_settings, model, v4_dir, prefill=NO_WINDOWS, decode=NO_WINDOWS
+    ) as fleet:
+        around = fleet.around
+        await around.complete("first", TOKENS, ignore_eos=True)
+        await until(lambda: len(around.registered) == 3, 5, "3 blocks to be registered")
+        second = await around.complete("second", TOKENS, ignore_eos=True)
+        assert (second.num_cached_tokens, second.token_ids) == (0, expected)
+
+
+async def test_a_replay_knows_the_ids_before_it(runtime_settings, engram_dir):
+    model = load_model(engram_dir)
+    assert model.num_previous_ids > 0
+    (expected,) = BareEngine(model, num_pages=8).generate([TOKENS], PARAMS)
+    async with running_fleet(
+        runtime_settings, model, engram_dir, prefill=NO_WINDOWS, decode=NO_WINDOWS
+    ) as fleet:
+        around = fleet.around
+        first = await around.complete("first", TOKENS, ignore_eos=True)
+        assert first.token_ids == expected
+        await until(lambda: len(around.registered) == 3, 5, "3 blocks to be registered")
+        second = await around.complete("second", TOKENS, ignore_eos=True)
+        assert second.num_cached_tokens == 256
+        assert second.token_ids == greedy_after_replay(model, TOKENS, 3, 8)
