@@ -12,9 +12,11 @@ from typing import Any
 from rorqual_engine.closing import ClosingVocabulary
 from rorqual_engine.errors import EngineError
 from rorqual_engine.grammar import GrammarState, load_tokenizer_info
+from rorqual_engine.kernels.registry import KernelChoice
 from rorqual_engine.kv import PagedKvCache
 from rorqual_engine.models import load_model
 from rorqual_engine.models.base import CausalModel
+from rorqual_engine.models.options import LoadOptions
 from rorqual_policy.blocks import block_lifetime_s
 from rorqual_runtime import subjects
 from rorqual_runtime.blockstore import open_block_store
@@ -83,7 +85,10 @@ async def open_decode(
 def _load(settings: DecodeSettings) -> CausalModel:
     """Raises: Unsupported, which ends the start with the engine's one line."""
     try:
-        return load_model(settings.model_dir, device=settings.device, dtype=settings.dtype)
+        options = LoadOptions(kernels=KernelChoice.parse(settings.kernels))
+        return load_model(
+            settings.model_dir, device=settings.device, dtype=settings.dtype, options=options
+        )
     except EngineError as error:
         raise Unsupported(str(error)) from error
 

@@ -21,6 +21,9 @@ class PrefillSettings(BaseSettings):
         description="Hugging Face directory of the model to serve",
     )
     device: str = Field("cpu", description="torch device the model runs on")
+    kernels: str = Field(
+        "auto", description="implementations instead of the best, such as twin,run_experts=triton"
+    )
     dtype: str = Field("bfloat16", description="dtype of weights and KV")
     num_threads: int = Field(0, ge=0, description="compute threads; 0 = one a core")
     num_pages: int = Field(512, gt=0, description="KV pages of 128 tokens, touched lazily")

@@ -10,9 +10,11 @@ from dataclasses import dataclass
 from functools import partial
 
 from rorqual_engine.errors import EngineError
+from rorqual_engine.kernels.registry import KernelChoice
 from rorqual_engine.kv import PagedKvCache
 from rorqual_engine.models import load_model
 from rorqual_engine.models.base import CausalModel
+from rorqual_engine.models.options import LoadOptions
 from rorqual_runtime import subjects
 from rorqual_runtime.blockstore import open_block_store
 from rorqual_runtime.bus import Bus
@@ -77,7 +79,10 @@ async def open_prefill(
 def _load(settings: PrefillSettings) -> CausalModel:
     """Raises: Unsupported, which ends the start with the engine's one line."""
     try:
-        return load_model(settings.model_dir, device=settings.device, dtype=settings.dtype)
+        options = LoadOptions(kernels=KernelChoice.parse(settings.kernels))
+        return load_model(
+            settings.model_dir, device=settings.device, dtype=settings.dtype, options=options
+        )
     except EngineError as error:
         raise Unsupported(str(error)) from error
 

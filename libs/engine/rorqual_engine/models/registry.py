@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
 import json
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -53,7 +55,7 @@ def load_model(
 ) -> CausalModel:
     """Loads a Hugging Face directory; a manifest, when there is one, is verified first.
 
-    device: cpu or cuda[:n]; dtype: bfloat16 or float32.
+    device: cpu, cuda[:n] or npu[:n]; dtype: bfloat16 or float32.
     Raises: ModelNotFound, CorruptModel, UnsupportedModel.
     """
     model_dir = Path(model_dir)
@@ -107,10 +109,14 @@ def _find_loader(config: dict[str, Any], model_dir: Path) -> Loader:
 
 
 def _check_device(device: str) -> torch.device:
+    if device.partition(":")[0] == "npu" and find_spec("torch_npu") is not None:
+        importlib.import_module("torch_npu")  # makes the kind of device known to torch
     try:
         target = torch.device(device)
     except RuntimeError:
-        raise UnsupportedModel(f"device {device!r} is not known; use cpu or cuda") from None
+        raise UnsupportedModel(
+            f"device {device!r} is not known; use cpu, cuda, or npu with torch_npu installed"
+        ) from None
     if target.type == "cuda" and not torch.cuda.is_available():
         raise UnsupportedModel(f"device {device!r} asked for, but this machine shows no CUDA GPU")
     return target

@@ -16,12 +16,18 @@ MAX_INVERSE = 1e30
 class Sampling(Protocol):
     """What of a sampling.SamplingState is needed here."""
 
-    temperature: float
-    top_p: float
-    top_k: int
-    min_p: float
-    seed: int
-    position: int
+    @property
+    def temperature(self) -> float: ...
+    @property
+    def top_p(self) -> float: ...
+    @property
+    def top_k(self) -> int: ...
+    @property
+    def min_p(self) -> float: ...
+    @property
+    def seed(self) -> int: ...
+    @property
+    def position(self) -> int: ...
 
 
 @dataclass(frozen=True)
