@@ -65,7 +65,7 @@ class BareEngine:
     ) -> None:
         """chunk_tokens: rows of one step, prefill chunks and decode rows together."""
         self.model = model
-        self.cache: PagedKvCache = model.new_cache(num_pages)
+        self.cache: PagedKvCache = model.new_cache(num_pages, num_windows=max_running)
         self.max_running, self.chunk_tokens = max_running, chunk_tokens
 
     def generate(
