@@ -44,6 +44,7 @@ REQUESTS: dict[str, tuple[str, dict[str, Any]]] = {
 NEVER_THE_SAME = {
     *("id", "item_id", "response_id", "created", "created_at", "completed_at"),
     *("cached_tokens", "cache_read_input_tokens", "input_tokens", "prompt_tokens_details"),
+    *("prompt_cache_hit_tokens", "prompt_cache_miss_tokens"),
 }
 TEXTS = {"content", "text", "delta", "logprobs"}
 
@@ -119,6 +120,16 @@ def _take_texts(value: Any, place: str, said: dict[tuple[str, str], list[str]]) 
     return rest
 
 
+async def _busiest_recipe(running: RunningFleet) -> str:
+    """The instance with the most answers, once it has some."""
+    while True:
+        loads = await asyncio.to_thread(running.loads)
+        counts = {n: r.num_active_requests for n, r in loads.items() if n.startswith("recipe")}
+        busiest = max(counts, key=lambda name: counts[name])
+        if counts[busiest] > 0:
+            return busiest
+
+
 def _held(running: RunningFleet) -> dict[str, tuple[int, int, int]]:
     """Requests, leases and pages per instance, where any is not zero."""
     counts = {
@@ -143,6 +154,30 @@ async def test_answers_survive_each_of_two_recipes(two_recipes: RunningFleet) ->
         await asyncio.to_thread(running.wait_ready, victim)
 
 
+async def test_prompts_under_way_survive_too(two_recipes: RunningFleet) -> None:
+    """Nobody has seen a token yet when the recipe dies: prompts wait, or are being computed."""
+    running = two_recipes
+    texts = [f"{number}. " + "Tell me about the river. " * 250 for number in range(6)]
+    bodies = [
+        {**CHAT, "messages": [{"role": "user", "content": text}], "max_tokens": 6, "stream": True}
+        for text in texts
+    ]
+
+    async def ask_all() -> list[list[Any]]:
+        asked = (_ask(running.base_url, "chat/completions", b, asyncio.Event()) for b in bodies)
+        return list(await asyncio.gather(*asked))
+
+    task = asyncio.create_task(ask_all())
+    busy = await _busiest_recipe(running)
+    await asyncio.to_thread(running.kill, busy)
+    told = [_told(events) for events in await task]
+    await asyncio.to_thread(running.restart, busy)
+    await asyncio.to_thread(running.wait_ready, busy)
+    assert told == [_told(events) for events in await ask_all()]
+    await asyncio.sleep(1.0)
+    assert await asyncio.to_thread(_held, running) == {}
+
+
 async def test_an_answer_survives_a_recipe_that_is_told_to_stop(two_recipes: RunningFleet) -> None:
     """It outlasts the drain: another instance goes on."""
     running = two_recipes
@@ -151,8 +186,7 @@ async def test_an_answer_survives_a_recipe_that_is_told_to_stop(two_recipes: Run
     begun = asyncio.Event()
     task = asyncio.create_task(_ask(running.base_url, "chat/completions", body, begun))
     await begun.wait()
-    loads = await asyncio.to_thread(running.loads)
-    (busy,) = (n for n, load in loads.items() if "recipe" in n and load.num_active_requests)
+    busy = await _busiest_recipe(running)
     await asyncio.to_thread(running.kill, busy, signal.SIGTERM)
     assert _told(await task) == _told(calm)
     assert busy not in running.pids, "it was still there at the end: nothing was taken over"
@@ -172,11 +206,7 @@ async def test_a_recipe_that_hangs_and_comes_back_disturbs_nobody(
         for event in begun
     ]
     await asyncio.gather(*(event.wait() for event in begun))
-    loads = await asyncio.to_thread(running.loads)
-    busy = max(
-        (name for name in loads if name.startswith("recipe")),
-        key=lambda name: loads[name].num_active_requests,
-    )
+    busy = await _busiest_recipe(running)
     await asyncio.to_thread(running.kill, busy, signal.SIGSTOP)
     try:
         answers = await asyncio.gather(*tasks)
