@@ -18,7 +18,7 @@ from rorqual_proto.v1 import kvmeta_pb2
 from rorqual_runtime import subjects
 from rorqual_runtime.bus import MessageContext
 from rorqual_runtime.clock import Clock
-from rorqual_runtime.errors import NotFound, ServingError
+from rorqual_runtime.errors import Corrupt, NotFound, ServingError
 from rorqual_runtime.service import ServiceContext
 
 _FETCH_S = 1.0
@@ -86,10 +86,18 @@ class WindowExchange:
     """This instance's shelf, and its way to those of others. Lives on the event loop."""
 
     def __init__(
-        self, ctx: ServiceContext, fingerprint: str, *, keep_s: float, max_bytes: int
+        self,
+        ctx: ServiceContext,
+        fingerprint: str,
+        *,
+        snapshot_bytes: int,
+        keep_s: float,
+        max_bytes: int,
     ) -> None:
+        """snapshot_bytes: of each of this model's; keep_s, max_bytes: what is kept here."""
         self._ctx = ctx
         self._fingerprint = fingerprint
+        self._snapshot_bytes = snapshot_bytes
         self.shelf = WindowShelf(ctx.clock, keep_s=keep_s, max_bytes=max_bytes)
         self._known: OrderedDict[bytes, Notice] = OrderedDict()
 
@@ -143,6 +151,8 @@ class WindowExchange:
             absent_timeout_s=_ABSENT_S,
         )
         try:
+            if reply.window.size_bytes != self._snapshot_bytes:
+                raise Corrupt(f"a window of {reply.window.size_bytes} bytes came")
             return await self._ctx.tensors.fetch(reply.window, timeout_s=_FETCH_S)
         finally:
             self._ctx.track(self._release(reply.window))

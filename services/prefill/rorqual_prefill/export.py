@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager
 from functools import partial
 from typing import Any
 
@@ -31,7 +31,10 @@ class KvExport:
         pages: Sequence[int],
         read_page: Callable[[int], np.ndarray],
         page_bytes: int,
+        window: WritableSlot | None = None,
     ) -> None:
+        """window: for the window state behind the prompt."""
+        self._window = window
         self._tensors = tensors
         self._slot = slot
         self._pages = pages
@@ -48,6 +51,12 @@ class KvExport:
     def seal(self) -> Any:
         """The ticket of all pages, uint8 [pages, page_bytes]. Every page has been copied."""
         return self._keep(self._slot.seal(lease_s=LEASE_S))
+
+    def publish_window(self, snapshot: np.ndarray) -> Any:
+        """The ticket of the window state behind the prompt, uint8 [1, bytes]."""
+        assert self._window is not None, "an export without a window"
+        np.copyto(self._window.array, snapshot)
+        return self._keep(self._window.seal(lease_s=LEASE_S))
 
     async def publish(self, array: np.ndarray) -> Any:
         """A ticket for another array of the same handover."""
@@ -85,22 +94,28 @@ async def open_export(
     *,
     read_page: Callable[[int], np.ndarray],
     page_bytes: int,
+    window_bytes: int = 0,
     capacity_bytes: int,
     timeout_s: float,
 ) -> AsyncIterator[KvExport]:
     """Arena memory for these pages for the duration of the block, waited for while it is full.
 
+    window_bytes: for a window state besides; 0 = none. It is small, so whoever waits for pages may
+    hold its own.
     Raises: ContextTooLong when the arena could never hold them; QueueTimeout.
     """
     num_bytes = len(pages) * page_bytes
-    if num_bytes > capacity_bytes:
+    if num_bytes + window_bytes > capacity_bytes:
         raise ContextTooLong(len(pages) * 128, capacity_bytes // page_bytes * 128)
-    slot = await _allocate(tensors, (len(pages), page_bytes), timeout_s)
-    export = KvExport(tensors, slot, pages, read_page, page_bytes)
-    try:
+    with ExitStack() as stack:
+        window = None
+        if window_bytes:
+            window = await _allocate(tensors, (1, window_bytes), timeout_s)
+            stack.callback(window.discard)
+        slot = await _allocate(tensors, (len(pages), page_bytes), timeout_s)
+        export = KvExport(tensors, slot, pages, read_page, page_bytes, window)
+        stack.callback(export.release)
         yield export
-    finally:
-        export.release()
 
 
 async def _allocate(tensors: TensorPlane, shape: tuple[int, int], timeout_s: float) -> WritableSlot:

@@ -54,6 +54,8 @@ class PrefillPipeline:
         tracer: Tracer,
     ) -> None:
         self._model = model
+        layout = model.kv_layout.window
+        self._snapshot_bytes = layout.snapshot_bytes if layout else 0
         self._page_io = page_io
         self._engine = engine
         self._gate = gate
@@ -86,6 +88,7 @@ class PrefillPipeline:
                 lease.pages,
                 read_page=self._page_io.read,
                 page_bytes=self._model.kv_layout.page_bytes,
+                window_bytes=self._snapshot_bytes,
                 capacity_bytes=self._arena_bytes,
                 timeout_s=left_s(),
             ) as export,
@@ -203,6 +206,6 @@ class PrefillPipeline:
             prompt=prompt,
             kv_pages=work.export.seal(),
             first_logits=await work.export.publish(logits),
-            window=None if window is None else await work.export.publish(window),
+            window=None if window is None else work.export.publish_window(window),
             model_fingerprint=self._model.fingerprint,
         )

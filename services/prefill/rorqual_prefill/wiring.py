@@ -108,8 +108,13 @@ async def _build(
     engine.start()
     stack.push_async_callback(engine.close)
     gate = PageGate(cache)
+    layout = model.kv_layout.window
     windows = WindowExchange(
-        ctx, model.fingerprint, keep_s=settings.window_keep_s, max_bytes=settings.window_keep_bytes
+        ctx,
+        model.fingerprint,
+        snapshot_bytes=layout.snapshot_bytes if layout else 0,
+        keep_s=settings.window_keep_s,
+        max_bytes=settings.window_keep_bytes,
     )
     if cache.num_windows:
         await windows.listen()
