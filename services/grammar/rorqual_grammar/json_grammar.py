@@ -12,7 +12,7 @@ import re
 import xgrammar
 
 from rorqual_grammar.rejection import BadConstraint, UnenforceableConstraint
-from rorqual_grammar.schema_check import find_unenforced
+from rorqual_grammar.schema_check import find_patterns, find_unenforced
 
 ANY_OBJECT = '{"type":"object"}'
 _BOUNDED_CHARACTER = re.compile(r'^(\S+ ::= \(\(\[\^)(\\"\\\\\\r\\n\]\)\))$', re.MULTILINE)
@@ -41,3 +41,6 @@ def _check(source: str) -> None:
     problem = find_unenforced(schema)
     if problem:
         raise UnenforceableConstraint(problem)
+    for pattern in dict.fromkeys(find_patterns(schema)):
+        # What the compiler makes of a schema's pattern takes a lookahead for nothing; this refuses.
+        xgrammar.Grammar.from_regex(pattern)

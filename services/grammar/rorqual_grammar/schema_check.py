@@ -68,6 +68,15 @@ def find_unenforced(schema: Any) -> str | None:
     return None
 
 
+def find_patterns(schema: Any) -> Iterator[str]:
+    """Every regular expression in the schema."""
+    for _, node in _nodes(schema):
+        if isinstance(node.get("pattern"), str):
+            yield node["pattern"]
+        if isinstance(node.get("patternProperties"), dict):
+            yield from node["patternProperties"]
+
+
 def _nodes(schema: Any) -> Iterator[tuple[str, dict[str, Any]]]:
     """Every subschema that is an object, with its JSON pointer."""
     stack: list[tuple[str, Any]] = [("#", schema)]

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
+from rorqual_grammar.json_grammar import schema_grammar
 from rorqual_grammar.schema_check import find_unenforced
 
 STRING = {"type": "string"}
@@ -55,3 +57,13 @@ def test_depth_is_no_danger() -> None:
     for _ in range(20_000):
         schema = {"type": "array", "items": schema}
     assert find_unenforced(schema) is None
+
+
+@pytest.mark.parametrize("pattern", ["(?=a)b", "(?!a)a", "(?<=a)b", r"(a)\1", "(?i)a"])
+@pytest.mark.parametrize("place", ["pattern", "patternProperties"])
+def test_a_pattern_that_can_only_be_half_enforced_is_refused(pattern: str, place: str) -> None:
+    inner = {"pattern": {**STRING, "pattern": pattern}, "patternProperties": {place: {pattern: {}}}}
+    schema = {"type": "array", "items": inner[place]}
+    with pytest.raises(RuntimeError, match="not supported"):
+        schema_grammar(json.dumps(schema))
+    schema_grammar(json.dumps(schema).replace(json.dumps(pattern), '"a+"'))
