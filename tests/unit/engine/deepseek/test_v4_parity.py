@@ -12,7 +12,10 @@ import transformers
 from rorqual_engine.batch import SequenceChunk
 from rorqual_engine.errors import BadChunk, CorruptModel
 from rorqual_engine.models import load_model
+from rorqual_engine.models.deepseek.checkpoint import DeepseekWeights
 from rorqual_engine.models.deepseek.model import DeepseekModel
+from rorqual_engine.prepare.random_v41 import text_shapes
+from safetensors.torch import save_file
 
 from tests.support.engine_runs import cut
 from tests.support.tiny_deepseek import save_tiny_v4
@@ -141,8 +144,6 @@ def test_names_of_transformers_modules_are_known_too(
     tensors = {}
     for name, tensor in reference.state_dict().items():
         tensors.update(_by_expert(name, tensor))
-    from safetensors.torch import save_file
-
     save_file(tensors, tmp_path / "model.safetensors")
     (tmp_path / "config.json").write_text((source / "config.json").read_text())
     renamed = load_model(tmp_path, dtype="float32")
@@ -182,3 +183,18 @@ def _by_expert(name: str, tensor: torch.Tensor) -> dict[str, torch.Tensor]:
             parts[f"{prefix}.{expert}.gate_proj.weight"] = gate.clone()
             parts[f"{prefix}.{expert}.up_proj.weight"] = up.clone()
     return parts
+
+
+def test_what_the_engine_reads_goes_back_to_transformers(
+    reference: transformers.DeepseekV4ForCausalLM, model: DeepseekModel, tmp_path: Path
+) -> None:
+    """Tensors written by their published names, as the engine knows them, load in transformers."""
+    source = Path(reference.saved_in)
+    weights = DeepseekWeights(source, torch.device("cpu"), torch.float32)
+    names = [name for name, _ in text_shapes(model.config)]
+    save_file({name: weights.raw(name).clone() for name in names}, tmp_path / "model.safetensors")
+    (tmp_path / "config.json").write_text((source / "config.json").read_text())
+    again = transformers.DeepseekV4ForCausalLM.from_pretrained(
+        tmp_path, attn_implementation="eager", dtype=torch.float32
+    )
+    assert torch.equal(_logits(again.eval(), TOKENS[:40]), _logits(reference, TOKENS[:40]))
