@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from PIL import Image
 from rorqual_engine.batch import ImageRows, SequenceChunk
+from rorqual_engine.kv import PagedKvCache, PageLease
 from rorqual_engine.models import load_model
 from rorqual_engine.models.deepseek.image_fit import fit_image
 from rorqual_engine.models.deepseek.image_size import plan_image
@@ -112,24 +113,54 @@ class SeeingOracle:
 
     def answer(self, prompt_ids: list[int], files: Sequence[bytes], num_tokens: int) -> list[int]:
         """Greedy tokens; files in the order of their places, each exactly as many rows as ids."""
-        (places,) = np.nonzero(np.array(prompt_ids) == self.image_id)
-        values = torch.cat([self.rows(data) for data in files]) if files else None
-        images = None
-        if values is not None:
-            assert len(values) == len(places)
-            images = ImageRows(places, values)
         cache = self._model.new_cache(64)
-        output: list[int] = []
         with cache.allocate((len(prompt_ids) + num_tokens) // 128 + 1) as lease:
-            chunk = SequenceChunk(
-                prompt_ids, 0, lease.pages, True, lease.window, defers_late=True, embeddings=images
-            )
-            while True:
+            chunk = self._prompt(prompt_ids, files, lease, 0)
+            return self._continue(chunk, cache, num_tokens)
+
+    def answer_after_replay(
+        self, prompt_ids: list[int], files: Sequence[bytes], num_blocks: int, num_tokens: int
+    ) -> list[int]:
+        """The same where num_blocks blocks are stored and their window is gone."""
+        cache = self._model.new_cache(64)
+        num_pages = (len(prompt_ids) + num_tokens) // 128 + 1
+        num_stored = num_blocks * 128
+        first = num_stored - self._model.num_replayed(num_stored)
+        with cache.allocate(num_pages) as whole, cache.allocate(num_pages) as lease:
+            self._model.forward([self._prompt(prompt_ids, files, whole, 0)], cache)
+            for mine, theirs in zip(lease.pages[:num_blocks], whole.pages, strict=False):
+                cache.pages[mine] = cache.pages[theirs]
+            chunk = self._prompt(prompt_ids, files, lease, first)
+            chunk.window_floor, chunk.num_stored = first, num_stored
+            return self._continue(chunk, cache, num_tokens)
+
+    def _prompt(
+        self, prompt_ids: list[int], files: Sequence[bytes], lease: PageLease, first: int
+    ) -> SequenceChunk:
+        """Rows of a prompt from `first` on, the images' among them."""
+        (places,) = np.nonzero(np.array(prompt_ids) == self.image_id)
+        images = None
+        if files:
+            values = torch.cat([self.rows(data) for data in files])
+            assert len(values) == len(places)
+            seen = places >= first
+            images = ImageRows(places[seen] - first, values[torch.from_numpy(seen)])
+        ids = prompt_ids[first:]
+        window = lease.window
+        return SequenceChunk(
+            ids, first, lease.pages, True, window, defers_late=True, embeddings=images
+        )
+
+    def _continue(self, chunk: SequenceChunk, cache: PagedKvCache, num_tokens: int) -> list[int]:
+        output: list[int] = []
+        position = chunk.start + len(chunk.token_ids)
+        pages, window = chunk.pages, chunk.window
+        while len(output) < num_tokens:
+            with torch.inference_mode():
                 token = int(self._model.forward([chunk], cache)[0].argmax())
-                if token in self._model.eos_token_ids:
-                    return output
-                output.append(token)
-                if len(output) == num_tokens:
-                    return output
-                start = len(prompt_ids) + len(output) - 1
-                chunk = SequenceChunk([token], start, lease.pages, True, lease.window)
+            if token in self._model.eos_token_ids:
+                break
+            output.append(token)
+            chunk = SequenceChunk([token], position, pages, True, window)
+            position += 1
+        return output

@@ -226,6 +226,31 @@ def test_low_detail_and_many_images(client: SeeingClient, oracle: SeeingOracle) 
     assert found.output_ids == oracle.answer(client.prompt_ids(many), files, 4)
 
 
+def test_images_are_replayed_where_a_window_is_gone(
+    seeing_fleet: RunningFleet, client: SeeingClient, oracle: SeeingOracle
+) -> None:
+    """Blocks are stored, the prefill that kept their window is another one: the last 128 stored
+    rows, an image among them, are run again."""
+    data = picture_file(70, 300, 300)
+    url = data_url(data)
+    for num_words in range(200, 500):
+        words = " river" * num_words
+        messages = user(text_part("say" + words), image_part(url), text_part("?" + " sea" * 90))
+        ids = client.prompt_ids(messages)
+        first = ids.index(oracle.image_id)
+        if first >= 390:
+            break
+    assert 384 < first < first + len(oracle.rows(data)) <= 512 < len(ids) <= 640
+    assert client.ask(messages).output_ids == oracle.answer(ids, [data], 12)
+    assert _until_cached(client, messages).cached_tokens == 512
+    seeing_fleet.kill("prefill-1")
+    seeing_fleet.restart("prefill-1")
+    seeing_fleet.wait_ready("prefill-1")
+    again = client.ask(messages)
+    assert again.cached_tokens == 384
+    assert again.output_ids == oracle.answer_after_replay(ids, [data], 4, 12)
+
+
 def test_one_vision_instance_may_die(
     seeing_fleet: RunningFleet, client: SeeingClient, oracle: SeeingOracle
 ) -> None:
