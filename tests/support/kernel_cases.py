@@ -401,8 +401,9 @@ def _logits(kernels: Kernels, rows: int, vocab: int) -> torch.Tensor:
 
 
 def _states(count: int) -> list[SamplingState]:
+    """The first is greedy."""
     rng = random.Random(5)
-    return [
+    return [SamplingState()] * min(count, 1) + [
         SamplingState(
             temperature=rng.choice([0.0, 0.5, 1.0, 2.0, 1e-3]),
             top_p=rng.choice([1.0, 0.9, 0.3]),
@@ -411,7 +412,7 @@ def _states(count: int) -> list[SamplingState]:
             seed=rng.getrandbits(64),
             position=rng.randrange(1000),
         )
-        for _ in range(count)
+        for _ in range(count - 1)
     ]
 
 
@@ -436,6 +437,49 @@ def tokens_are_those_of_the_cpu(kernels: Kernels) -> None:
             check_equal(kernels.twin("choose_tokens")(logits, choices, bitmask).cpu(), expected)
     none = RowChoices.of([], kernels.device)
     assert kernels("choose_tokens")(logits[:0], none).shape == (0,)
+
+
+def _positions(wanted: Callable[[float, float], bool], count: int) -> list[int]:
+    """Of seed 0, whose noise (of draws, of acceptance) is as wanted."""
+    tried = torch.arange(20000)
+    draws = uniforms(torch.zeros_like(tried), tried).tolist()
+    accepts = uniforms(torch.zeros_like(tried), tried, ACCEPT).tolist()
+    found = [at for at in tried.tolist() if wanted(draws[at], accepts[at])]
+    assert len(found) >= count
+    return found[:count]
+
+
+@case
+def cuts_keep_exactly_what_they_should(kernels: Kernels) -> None:
+    """Noise close to 1 names the last token kept, noise close to 0 the first."""
+    weights = torch.tensor([0.5, 1.0, 0.5, 0.26, 0.26, 0.1])
+    kept = {
+        (1.0, 0, 0.0): (0, 5),
+        (1.0, 0, 0.25): (0, 4),
+        (1.0, 0, 0.27): (0, 2),
+        (1.0, 2, 0.0): (0, 1),
+        (1.0, 4, 0.0): (0, 3),
+        (1.0, 4, 0.3): (0, 2),
+        (0.38, 0, 0.0): (1, 1),
+        (0.39, 0, 0.0): (0, 1),
+        (0.99, 3, 0.0): (0, 2),
+        (0.7, 3, 0.0): (0, 1),
+    }
+    low, high = (
+        _positions(test, 1)[0] for test in (lambda d, a: d < 0.001, lambda d, a: d > 0.999)
+    )
+    states, expected = [], []
+    for (top_p, top_k, min_p), ends in kept.items():
+        states += [SamplingState(1.0, top_p, top_k, min_p, 0, at) for at in (low, high)]
+        expected += ends
+    choices = RowChoices.of(states, kernels.device)
+    ids = torch.tensor([0, 1, 64, 65, 66, 67])  # in several blocks; nothing in between
+    logits = torch.full((len(states), 68), float("-inf"))
+    logits[:, ids] = weights.log() + 3
+    logits = logits.to(kernels.device)
+    for find in (kernels, kernels.twin):
+        found = find("choose_tokens")(logits, choices)
+        check_equal(found.cpu(), ids[expected])
 
 
 @case
@@ -489,6 +533,22 @@ def certain_drafts_give_the_tokens_of_plain_decoding(kernels: Kernels) -> None:
 
 
 @case
+def a_refused_draft_is_not_drawn_again(kernels: Kernels) -> None:
+    """Accepted with 0.25 / 0.7; refused, it has no share of what is left."""
+    positions = _positions(lambda draw, accept: draw < 0.2 and accept > 0.37, 3)
+    positions += _positions(lambda draw, accept: draw < 0.2 and accept < 0.35, 2)
+    states = [SamplingState(1.0, position=at) for at in positions for _ in range(2)]
+    logits = torch.zeros(10, 4, device=kernels.device)
+    given = torch.tensor([[0.7, 0.1, 0.1, 0.1]] * 10, device=kernels.device)
+    starts = torch.arange(0, 11, 2, dtype=torch.int32, device=kernels.device)
+    drafts = torch.zeros(10, dtype=torch.int64, device=kernels.device)
+    choices = RowChoices.of(states, kernels.device)
+    accepted, tokens = _checked(kernels, logits, drafts, given, starts, choices)
+    assert accepted.tolist() == [0, 0, 0, 1, 1]
+    assert tokens.tolist() == [1, 1, 1, 0, 0]
+
+
+@case
 def a_refused_draft_leaves_what_the_target_has_more_of(kernels: Kernels) -> None:
     vocab = 20
     logits = kernels.randn(8, vocab)
@@ -505,3 +565,6 @@ def a_refused_draft_leaves_what_the_target_has_more_of(kernels: Kernels) -> None
     drafts = same.argmax(-1)
     accepted, _ = _checked(kernels, logits, drafts, same * 0.999, starts, choices)
     assert (accepted == 1).all(), "equal distributions accept everything"
+    # More than the target everywhere: nothing is left, so the target itself is drawn from.
+    accepted, _ = _checked(kernels, logits, drafts, same * 50, starts, choices)
+    assert not accepted.all()
