@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 DIFFERENCES = Path(__file__).parents[2] / "services/recipe/DIFFERENCES.md"
-_ENTRY = re.compile(r"^#+ (D-(?:REQ|STR)-\d\d)\b", re.MULTILINE)
+_ENTRY = re.compile(r"^#+ (D-(?:REQ|STR|SHP)-\d\d)\b", re.MULTILINE)
 _MAX_CHARS = 90
 
 

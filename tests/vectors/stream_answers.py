@@ -56,13 +56,17 @@ class StreamAnswers:
     def forms(self, case: Case) -> tuple[Form, Form]:
         """(what our stream adds up to, what our body says)."""
         protocol = case["proto"]
-        frames = frames_of(b"".join(self._write(case, stream=True)))
-        body = json.loads(b"".join(self._write(case, stream=False)))
+        frames, body = self.frames(case), self.body(case)
         return form_of_stream(protocol, frames), form_of_body(protocol, body)
 
     def frames(self, case: Case) -> list[Frame]:
         """Events of our stream, as a client reads them."""
         return frames_of(b"".join(self._write(case, stream=True)))
+
+    def body(self, case: Case) -> dict[str, Any]:
+        """Our whole answer."""
+        body: dict[str, Any] = json.loads(b"".join(self._write(case, stream=False)))
+        return body
 
     def _write(self, case: Case, *, stream: bool) -> Iterator[bytes]:
         parsed, plan, thinks = self._plan(case, stream=stream)

@@ -9,8 +9,9 @@ from typing import Any
 from tests.vectors.outcome import Difference, Outcome, first_difference
 from tests.vectors.stream_answers import StreamAnswers
 from tests.vectors.stream_facts import StreamFacts
-from tests.vectors.stream_forms import Form, form_of_body, form_of_stream
+from tests.vectors.stream_forms import Form, Frame, form_of_body, form_of_stream
 from tests.vectors.stream_rules import explain
+from tests.vectors.stream_shapes import compare_bodies, compare_streams
 
 Case = dict[str, Any]
 
@@ -28,7 +29,12 @@ class StreamChecks:
     def check(self, case: Case) -> Outcome:
         """One case."""
         group = f"{case['proto']}/{case['group']}"
-        return Outcome(case["id"], group, tuple(self._differences(case)))
+        differences = tuple(self._differences(case))
+        return Outcome(case["id"], group, differences or tuple(self._shape_differences(case)))
+
+    def frames(self, case: Case) -> list[Frame]:
+        """Events of our stream."""
+        return self._answers.frames(case)
 
     def _differences(self, case: Case) -> Iterator[Difference]:
         streamed, whole = self._answers.forms(case)
@@ -41,6 +47,14 @@ class StreamChecks:
             body = form_of_body(case["proto"], expect["response"])
             seen = {name for name in theirs if streamed[name] != theirs[name]}
             yield from self._compare(facts, whole, body, skip=seen)
+
+    def _shape_differences(self, case: Case) -> Iterator[Difference]:
+        """Between answers that mean the same."""
+        protocol, expect = case["proto"], case["expect"]
+        theirs = reference_frames(expect)
+        yield from compare_streams(protocol, self.frames(case), theirs)
+        if expect["response"] and not expect["error"]:
+            yield from compare_bodies(protocol, self._answers.body(case), expect["response"])
 
     def _compare(
         self, facts: StreamFacts, ours: Form, theirs: Form, skip: set[str] = frozenset()
@@ -55,10 +69,15 @@ class StreamChecks:
                 yield Difference(name, ours[name], value, entry)
 
 
+def reference_frames(expect: dict[str, Any]) -> list[Frame]:
+    """Events of the reference's stream."""
+    events = [event for push in expect["pushes"] for event in push]
+    return [(event["event"], event["data"]) for event in events]
+
+
 def reference_form(protocol: str, expect: dict[str, Any]) -> Form:
     """What the reference's stream adds up to."""
-    events = [event for push in expect["pushes"] for event in push]
-    return form_of_stream(protocol, [(event["event"], event["data"]) for event in events])
+    return form_of_stream(protocol, reference_frames(expect))
 
 
 def _unequal(what: str, first: Form, second: Form) -> Iterator[Difference]:

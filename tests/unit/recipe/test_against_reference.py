@@ -31,12 +31,11 @@ def test_requests_are_understood_as_by_the_reference_or_differ_for_a_reason(prot
 
 
 def test_every_entry_has_a_rule_and_every_rule_an_entry() -> None:
-    from tests.vectors import request_rules, undo
+    from tests.vectors import request_rules, stream_rules, stream_shapes, undo
 
-    sources = inspect.getsource(request_rules) + inspect.getsource(undo)
-    assert set(re.findall(r"D-REQ-\d\d", sources)) == {
-        entry for entry in known_entries() if entry.startswith("D-REQ")
-    }
+    rules = (request_rules, undo, stream_rules, stream_shapes)
+    sources = "".join(map(inspect.getsource, rules))
+    assert set(re.findall(r"D-[A-Z]{3}-\d\d", sources)) == known_entries()
 
 
 def test_every_entry_says_by_what_rule_it_is_recognised() -> None:

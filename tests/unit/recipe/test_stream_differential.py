@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.vectors.outcome import known_entries
+from tests.vectors.outcome import Outcome, known_entries
 
 NUM_CASES = 300
 
@@ -73,6 +73,28 @@ def test_every_difference_has_its_entry(protocol: str, tokenizer: Path) -> None:
                 unexplained.append((case["id"], difference.line()))
     checks.close()
     assert unexplained == []
+
+
+@pytest.mark.parametrize("protocol", ["chat", "responses", "messages"])
+def test_an_unexplained_shape_is_seen(protocol: str, tokenizer: Path) -> None:
+    from tests.vectors.stream_generator import StreamGenerator
+    from tests.vectors.stream_shapes import compare_streams
+    from tests.vectors.streams import StreamChecks, reference_frames
+
+    checks = StreamChecks(tokenizer)
+    generator = StreamGenerator(protocol, 7, tokenizer)
+    cases = (generator.case(number) for number in range(NUM_CASES))
+    case = next(case for case in cases if _differs_in_shape_only(checks.check(case)))
+    *ours, (event, data) = checks.frames(case)
+    checks.close()
+    theirs = reference_frames(case["expect"])
+    odd = (event, {**data, "odd": 1})
+    for changed in (ours, [*ours, odd], [odd, *ours]):
+        assert any(d.entry is None for d in compare_streams(protocol, changed, theirs))
+
+
+def _differs_in_shape_only(outcome: Outcome) -> bool:
+    return all(difference.field.startswith("shape") for difference in outcome.differences)
 
 
 def test_an_unexplained_difference_is_seen(tokenizer: Path) -> None:
