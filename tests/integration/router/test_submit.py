@@ -207,6 +207,16 @@ async def test_demand_is_reported(runtime_settings, bus, fleet, client):
         assert (counters.submitted, counters.missed_tokens) == (2, 2 * (len(TOKENS) - 128))
 
 
+async def test_demand_counts_what_runs_again_without_its_window(
+    runtime_settings, bus, fleet, client
+):
+    fleet.reports["p0"].prefill.num_replayed_tokens = 128
+    await FakeKvmeta(num_blocks=2).serve(bus)
+    async with running_router(runtime_settings) as router:
+        await client.submit(generation("a"))
+        assert router.submitter.counters.missed_tokens == len(TOKENS) - 128
+
+
 async def test_choices_are_published_together_or_withdrawn(runtime_settings, bus, fleet, client):
     cancelled, kvmeta = [], FakeKvmeta(num_blocks=1)
     await kvmeta.serve(bus)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from rorqual_engine.kv import PagedKvCache, uniform_layout
+from rorqual_engine.kv import KvLayout, PagedKvCache, uniform_layout
+from rorqual_engine.kv.layout import WindowLayout
 from rorqual_prefill.pages import PageGate
 from rorqual_runtime.errors import ContextTooLong, QueueTimeout
 
@@ -75,3 +76,21 @@ async def test_what_can_never_fit_is_refused_at_once(gate):
     with pytest.raises(ContextTooLong):
         async with gate.lease(9, 5.0):
             pass
+
+
+async def test_who_finds_no_window_slot_waits_as_for_pages():
+    layout = KvLayout(128, 64, (), WindowLayout(16, 8, 8, ()))
+    cache = PagedKvCache(layout, 8, num_windows=1)
+    gate, order = PageGate(cache), []
+    first, rest = asyncio.Event(), asyncio.Event()
+    tasks = [asyncio.create_task(hold(gate, 2, first, order))]
+    await asyncio.sleep(0.01)
+    assert gate.num_free == 0, "pages that nobody can use were offered"
+    tasks.append(asyncio.create_task(hold(gate, 3, rest, order)))
+    await asyncio.sleep(0.01)
+    assert order == [2]
+    first.set()
+    rest.set()
+    await asyncio.gather(*tasks)
+    assert order == [2, 3]
+    assert (gate.num_free, cache.num_used_windows) == (8, 0)

@@ -8,6 +8,8 @@ from rorqual_engine.batch import SequenceChunk
 from rorqual_policy.blocks import BLOCK_TOKENS
 from rorqual_prefill.resume import PromptWindow, Resume, choose_resume
 
+from tests.unit.prefill.test_handover import make_job
+
 
 def _none(num_stored: int) -> int:
     return 0
@@ -82,3 +84,12 @@ def test_only_the_first_chunk_of_a_replay_is_told_what_came_before() -> None:
     assert {(c.window, c.window_floor, c.num_stored, c.defers_late) for c in chunks} == {
         (7, 128, 256, True)
     }
+
+
+def test_a_jobs_estimate_counts_what_runs_again() -> None:
+    job = make_job(num_prompt_tokens=700, num_matched_blocks=5)
+    assert job.estimated_compute_tokens(_none) == 60
+    assert job.estimated_compute_tokens(_one_block) == 188
+    assert job.estimated_compute_tokens(_all) == 700
+    whole = make_job(num_prompt_tokens=640, num_matched_blocks=5)
+    assert whole.estimated_compute_tokens(_none) == 128
