@@ -48,7 +48,8 @@ def group_rows(
     flat = experts.flatten().long()
     named = torch.where(flat < 0, num_experts, flat)
     order = named.argsort(stable=True)
-    counts = torch.bincount(named, minlength=num_experts + 1)[:num_experts]
+    every = torch.zeros(num_experts + 1, dtype=torch.int64, device=flat.device)
+    counts = every.scatter_add_(0, named, torch.ones_like(named))[:num_experts]
     tiles = (counts + block - 1) // block
     num_items = -(-len(flat) // block) + num_experts
     tile_ends = tiles.cumsum(0)
