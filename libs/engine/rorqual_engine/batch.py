@@ -58,6 +58,9 @@ class SequenceChunk:
     previous_ids: Sequence[int] = ()
     """The last ids before start, where a replay begins (start = window_floor > 0): as many as the
     model's num_previous_ids, or all there are."""
+    all_logits: bool = False
+    """With wants_logits: the logits of every row are returned, in their order; not for rows that
+    defer."""
 
 
 @dataclass(frozen=True)
@@ -107,7 +110,6 @@ def lay_out(
     _check_range("token id", token_ids, vocab_size)
     _check_range("page", pages, cache.num_pages)
     row_starts = _offsets(lengths)
-    wants = np.array([chunk.wants_logits for chunk in chunks], dtype=bool)
     within = np.arange(row_starts[-1], dtype=np.int64) - np.repeat(row_starts[:-1], lengths)
     return Batch(
         token_ids=token_ids,
@@ -116,8 +118,20 @@ def lay_out(
         starts=starts.astype(np.int32),
         pages=pages,
         page_starts=_offsets(num_pages),
-        logits_rows=(row_starts[1:][wants] - 1).astype(np.int64),
+        logits_rows=_logits_rows(chunks, row_starts),
     )
+
+
+def _logits_rows(chunks: Sequence[SequenceChunk], row_starts: Int32Array) -> Int64Array:
+    wants = np.array([chunk.wants_logits for chunk in chunks], dtype=bool)
+    lasts: Int64Array = row_starts[1:][wants].astype(np.int64)
+    if not any(chunk.all_logits for chunk in chunks):
+        found: Int64Array = lasts - 1
+        return found
+    every = np.array([chunk.all_logits for chunk in chunks], dtype=bool)[wants]
+    firsts = np.where(every, row_starts[:-1][wants], lasts - 1)
+    parts = [np.arange(first, last) for first, last in zip(firsts, lasts, strict=True)]
+    return np.concatenate([lasts[:0], *parts]).astype(np.int64)
 
 
 def _token_row(chunks: Sequence[SequenceChunk]) -> Int64Array:

@@ -17,3 +17,6 @@ class LoadOptions:
     """Other ranks to share experts with."""
     kernels: KernelChoice = AUTO
     """Implementations to use instead of the best of the device."""
+    drafts: bool = False
+    """The checkpoint's block of drafts is loaded as well, and kept up with every row. All who share
+    a sequence's state must agree."""

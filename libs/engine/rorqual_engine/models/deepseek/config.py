@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from rorqual_engine.errors import UnsupportedModel
+from rorqual_engine.models.deepseek.dspark_config import DsparkConfig
 from rorqual_engine.models.deepseek.fields import Fields
 from rorqual_engine.models.deepseek.plan import LayerPlan, plan_v4, plan_v41
 
@@ -104,8 +105,8 @@ class DeepseekConfig:
     engram: EngramConfig | None
     vision: dict[str, Any] | None
     """vision_config as it stands; read by the vision tower."""
-    dspark: dict[str, Any] | None
-    """dspark_config as it stands; read by the draft module."""
+    dspark: DsparkConfig | None
+    """A draft module that belongs to the model; None = there is none, or nobody wants it."""
     num_mtp_layers: int
 
     @property
@@ -158,7 +159,7 @@ class DeepseekConfig:
             image_token_id=fields.optional_whole("image_token_id"),
             engram=engram,
             vision=fields.optional_group("vision_config"),
-            dspark=fields.optional_group("dspark_config"),
+            dspark=DsparkConfig.find(fields, len(layers), late_start, taps_enter=is_v41),
             num_mtp_layers=fields.whole("num_nextn_predict_layers", 0, least=0),
         )
 

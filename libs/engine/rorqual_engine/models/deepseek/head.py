@@ -30,13 +30,17 @@ class FinalHead:
 
     def __call__(self, streams: torch.Tensor, last_pre: torch.Tensor | None) -> torch.Tensor:
         """fp32 logits [T, V]. streams: [T, n, D]; last_pre: [T, n] of the last sublayer."""
-        return self.output(self.normed(streams, last_pre)).float()
+        return self.of_collapsed(self.collapsed(streams, last_pre))
 
-    def normed(self, streams: torch.Tensor, last_pre: torch.Tensor | None) -> torch.Tensor:
-        """What the logits are computed from, [T, D]."""
+    def collapsed(self, streams: torch.Tensor, last_pre: torch.Tensor | None) -> torch.Tensor:
+        """The streams as one row each, before the norm, [T, D]."""
         pre = self._pre(streams) if self._own_pre else last_pre
         assert pre is not None
-        return rms_norm(collapse(streams, pre), self._norm, self._eps)
+        return collapse(streams, pre)
+
+    def of_collapsed(self, rows: torch.Tensor) -> torch.Tensor:
+        """fp32 logits [T, V] of rows [T, D]."""
+        return self.output(rms_norm(rows, self._norm, self._eps)).float()
 
     def _pre(self, streams: torch.Tensor) -> torch.Tensor:
         assert self._own_pre

@@ -37,7 +37,8 @@ class LateSpan:
     """The chunk as it runs through the layers before."""
     target: ChunkRows
     """Its late rows; they may begin before the chunk."""
-    wants_logits: bool
+    wanted: range
+    """Of the late rows of all spans, those whose logits are wanted."""
 
 
 def late_spans(
@@ -55,8 +56,10 @@ def late_spans(
         if given.defers_late:
             begin = max(source.end - window, source.floor)
             target = replace(target, count=source.end - begin, start=begin, floor=begin)
-        spans.append(LateSpan(source, target, given.wants_logits))
-        first += target.count
+        last = first + target.count
+        wanted = range(first if given.all_logits else last - 1, last)
+        spans.append(LateSpan(source, target, wanted if given.wants_logits else range(0)))
+        first = last
     return tuple(spans)
 
 

@@ -16,12 +16,13 @@ import torch
 from rorqual_engine.kv import PAGE_TOKENS, KvLayout
 from rorqual_engine.kv.layout import LayerKv, WindowLayout
 from rorqual_engine.models.deepseek.config import DeepseekConfig
+from rorqual_engine.models.deepseek.dspark_config import MOST_DRAFTS
 from rorqual_engine.models.deepseek.plan import LayerPlan
 
 WINDOW_RING = 2 * PAGE_TOKENS
 """Positions of window KV kept: a window, and as many tokens that may still be taken back."""
-ROLLBACK_TOKENS = 16
-"""Tokens whose raw rows stay behind a compression window, to be taken back."""
+ROLLBACK_TOKENS = MOST_DRAFTS
+"""Tokens that may be taken back: so many rows more than are needed stay in the small rings."""
 IDS_RING = 2 * PAGE_TOKENS
 _ALIGN = 64
 
@@ -58,7 +59,7 @@ class Section:
     layer: int
     """-1 = of no layer."""
     name: str
-    """Page: entries, keys. Slot: window, raw, index_raw, ids, streams, weights."""
+    """Page: entries, keys. Slot: window, raw, index_raw, ids, streams, weights, draft."""
     offset: int
     num_rows: int
     row_bytes: int
@@ -110,8 +111,12 @@ def slot_sections(config: DeepseekConfig, dtype: torch.dtype) -> tuple[Section, 
     wanted.append((-1, "ids", IDS_RING, 8))
     if config.late_start is not None:
         streams = config.streams.num_streams
-        wanted.append((-1, "streams", config.window, streams * config.hidden * size))
-        wanted.append((-1, "weights", config.window, streams * 4))
+        num_rows = config.window + ROLLBACK_TOKENS
+        wanted.append((-1, "streams", num_rows, streams * config.hidden * size))
+        wanted.append((-1, "weights", num_rows, streams * 4))
+    if config.dspark is not None:
+        row_bytes = config.dspark.num_stages * config.head_dim * size
+        wanted.append((-1, "draft", WINDOW_RING, row_bytes))
     sections: list[Section] = []
     at = 0
     for layer, name, num_rows, row_bytes in wanted:
@@ -125,9 +130,7 @@ def snapshot_rows(section: Section, plan: LayerPlan | None, window: int) -> int:
     if section.name in ("raw", "index_raw"):
         assert plan is not None
         return 2 * plan.ratio - 1 if plan.kind == "csa" else plan.ratio - 1
-    return {"window": window - 1, "ids": min(16, section.num_rows)}.get(
-        section.name, section.num_rows
-    )
+    return {"window": window - 1, "ids": min(16, section.num_rows)}.get(section.name, window)
 
 
 def snapshot_bytes(config: DeepseekConfig, dtype: torch.dtype) -> int:

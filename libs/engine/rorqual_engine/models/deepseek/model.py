@@ -17,6 +17,8 @@ from rorqual_engine.kv import LAYOUT_VERSION, PagedKvCache
 from rorqual_engine.models.base import CausalModel
 from rorqual_engine.models.deepseek.checkpoint import DeepseekWeights
 from rorqual_engine.models.deepseek.config import DeepseekConfig
+from rorqual_engine.models.deepseek.dspark import Anchor, DsparkModule
+from rorqual_engine.models.deepseek.dspark_heads import Drafts, Sampler, greedy
 from rorqual_engine.models.deepseek.engram import EngramGrams
 from rorqual_engine.models.deepseek.head import FinalHead
 from rorqual_engine.models.deepseek.indexer import Selection
@@ -31,7 +33,7 @@ from rorqual_engine.models.device_kernels import kernels_for
 from rorqual_engine.models.options import LoadOptions
 from rorqual_engine.models.weights import Weights
 
-STATE_VERSION = 1
+STATE_VERSION = 2
 """Changes whenever the meaning of a slot's or a page's bytes changes."""
 
 
@@ -49,6 +51,8 @@ class DeepseekModel(CausalModel):
         options: LoadOptions,
     ) -> None:
         self.config = DeepseekConfig.from_hf(config)
+        if not options.drafts:
+            self.config = replace(self.config, dspark=None)
         self.device, self.dtype = device, dtype
         self.vocab_size = self.config.vocab_size
         self.max_context_tokens = self.config.max_context_tokens
@@ -80,6 +84,11 @@ class DeepseekModel(CausalModel):
         """V4's draft, where the checkpoint has it."""
         if self.config.family == "v4" and MtpModule.is_in(found, self.config):
             self.mtp = MtpModule(found, self.config, self._embedding, self._head.output)
+        self.dspark: DsparkModule | None = None
+        """A draft of a block of tokens, where it was asked for and the checkpoint has it."""
+        if self.config.dspark is not None:
+            parts = self._embedding, self._head.output, ropes[True]
+            self.dspark = DsparkModule(found, self.config, *parts)
         self._grams: EngramGrams | None = None
         if self.config.engram is not None:
             self._grams = EngramGrams(found, self.config)
@@ -162,8 +171,8 @@ class DeepseekModel(CausalModel):
             streams = self._through(late, streams, late_rows, views, is_compressed=True)
         else:
             self._take_part(first_late)
-        lasts = [span.target.first + span.target.count - 1 for span in spans if span.wants_logits]
-        return streams, torch.tensor(lasts, dtype=torch.int64, device=self.device)
+        wanted_late = [row for span in spans for row in span.wanted]
+        return streams, torch.tensor(wanted_late, dtype=torch.int64, device=self.device)
 
     def _embed(self, chunks: Sequence[SequenceChunk], rows: Rows) -> Streams:
         embedded = functional.embedding(rows.token_ids, self._embedding)
@@ -182,12 +191,25 @@ class DeepseekModel(CausalModel):
     ) -> Streams:  # fmt: skip
         """is_compressed: the first of the layers has written these rows' entries already."""
         selections: dict[int, Selection] = {}
+        taps = None if self.dspark is None else self.dspark.taps(rows)
         for layer in layers:
+            if taps is not None:
+                taps.see(layer.plan.index, streams.values)
             streams = layer(streams, rows, views, selections, is_compressed=is_compressed)
             is_compressed = False
             if self.on_layer is not None:
                 self.on_layer(layer.plan.index, streams)
+        if self.dspark is not None and taps is not None and layers:
+            taps.see(layers[-1].plan.index + 1, streams.values)
+            self.dspark.keep(taps, views)
         return streams
+
+    def draft(
+        self, anchors: Sequence[Anchor], cache: PagedKvCache, sampler: Sampler = greedy
+    ) -> Drafts:
+        """A block of guesses behind the last token of each sequence; at least one."""
+        assert self.dspark is not None
+        return self.dspark.draft(anchors, self._views_of(cache), sampler)
 
     def num_replayed(self, num_stored: int) -> int:
         if self.config.family == "v4":
@@ -212,6 +234,6 @@ class DeepseekModel(CausalModel):
 def _fingerprint(content_id: str, dtype: torch.dtype, config: DeepseekConfig) -> str:
     text = (
         f"deepseek|{content_id}|{dtype}|layout={LAYOUT_VERSION}.{STATE_VERSION}"
-        f"|quantized={config.kv_quantized}"
+        f"|quantized={config.kv_quantized}|drafts={config.dspark is not None}"
     )
     return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()

@@ -19,8 +19,9 @@ from rorqual_engine.models.deepseek.layout import (
 class KvViews:
     """By layer. Pages: entries, keys [pages, 128 / r, dim], where keys lie [dim, 128 / r].
     Slots: window [slots, ring, dim]; raw, index_raw fp32 [slots, ring, width]; ids int64 [slots,
-    ring]; streams [slots, W, n, D] and weights fp32 [slots, W, n], rows that wait for the late
-    layers."""
+    ring]; streams [slots, ring, n, D] and weights fp32 [slots, ring, n], rows that wait for the
+    late layers; draft [slots, ring, stages, dim], keys of the draft's stages, where there is one.
+    """
 
     def __init__(self, cache: PagedKvCache, config: DeepseekConfig, dtype: torch.dtype) -> None:
         self.window: dict[int, torch.Tensor] = {}
@@ -41,6 +42,8 @@ class KvViews:
                 self.ids = view[..., 0]
             elif section.name == "weights":
                 self.weights = view
+            elif section.name == "draft":
+                self.draft = view.view(*view.shape[:2], -1, config.head_dim)
             else:
                 self.streams = view.view(*view.shape[:2], config.streams.num_streams, config.hidden)
 
@@ -48,7 +51,7 @@ class KvViews:
 def _dtype_of(section: Section, dtype: torch.dtype) -> torch.dtype:
     if section.name == "ids":
         return torch.int64
-    return dtype if section.name in ("window", "streams") else torch.float32
+    return dtype if section.name in ("window", "streams", "draft") else torch.float32
 
 
 def _typed(pool: torch.Tensor, section: Section, dtype: torch.dtype) -> torch.Tensor:

@@ -156,6 +156,8 @@ def _check(chunk: SequenceChunk, window_slots: int, hidden: int) -> None:
         raise BadChunk(f"window slot {chunk.window} outside 0..{window_slots - 1}")
     if not 0 <= chunk.window_floor <= chunk.start:
         raise BadChunk(f"window floor {chunk.window_floor} is not in 0..{chunk.start}")
+    if chunk.defers_late and chunk.all_logits:
+        raise BadChunk("rows that wait for the late layers have no logits")
     if chunk.num_stored < 0:
         raise BadChunk(f"{chunk.num_stored} stored tokens")
     if chunk.embeddings is None:

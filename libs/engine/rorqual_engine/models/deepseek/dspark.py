@@ -1,0 +1,178 @@
+"""DSpark: a draft module that guesses a block of tokens behind the last one at once.
+
+It reads some of the model's streams (taps). Of every row that ran through all layers, each stage
+keeps a key, in a ring of the window slot; keys of rows that are taken back are simply written
+again. A block is the last token, which the model has not run yet, and noise behind it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from torch.nn import functional
+
+from rorqual_engine.models.deepseek.checkpoint import DeepseekWeights
+from rorqual_engine.models.deepseek.config import DeepseekConfig
+from rorqual_engine.models.deepseek.dspark_attention import BlockAttention, BlockRows
+from rorqual_engine.models.deepseek.dspark_heads import DraftHeads, Drafts, GuessRows, Sampler
+from rorqual_engine.models.deepseek.head import FinalHead
+from rorqual_engine.models.deepseek.layer import Streams
+from rorqual_engine.models.deepseek.mhc import HyperConnection
+from rorqual_engine.models.deepseek.moe import MoeLayer
+from rorqual_engine.models.deepseek.norms import rms_norm
+from rorqual_engine.models.deepseek.plan import LayerPlan
+from rorqual_engine.models.deepseek.rope import RopeTable, rotate
+from rorqual_engine.models.deepseek.state import KvViews
+from rorqual_engine.models.deepseek.step import Rows
+from rorqual_engine.models.linear import Linear
+
+_MAIN = "mtp.0.main_proj.weight"
+
+
+@dataclass(frozen=True)
+class Anchor:
+    """Where a block of guesses begins."""
+
+    token_id: int
+    """The last token; the model has not run it."""
+    position: int
+    """Its position: so many tokens are in the sequence's state."""
+    window: int
+    """The sequence's window slot."""
+    window_floor: int = 0
+    """Nothing before this position is read: where a replay began."""
+
+
+class Taps:
+    """Streams of one pass on their way; only of rows that a later block may read."""
+
+    def __init__(self, layers: Sequence[int], rows: Rows, window: int) -> None:
+        """layers: whose input is wanted."""
+        tables = rows.tables
+        self._layers, self._kept = layers, None
+        self._means: dict[int, torch.Tensor] = {}
+        slots, positions = tables.slots[tables.row_chunk], tables.positions
+        if tables.longest > window:
+            kept = np.flatnonzero(positions + window >= tables.ends[tables.row_chunk])
+            slots, positions = slots[kept], positions[kept]
+            self._kept = torch.from_numpy(kept).to(rows.positions.device)
+        self.slots, self.positions = torch.from_numpy(slots), torch.from_numpy(positions)
+
+    def see(self, layer: int, streams: torch.Tensor) -> None:
+        """streams: [T, n, D], what enters the layer."""
+        if layer in self._layers:
+            kept = streams if self._kept is None else streams[self._kept]
+            self._means[layer] = kept.float().mean(1).to(streams.dtype)
+
+    def joined(self) -> torch.Tensor | None:
+        """[rows, taps * D]; None = these layers had none of the taps."""
+        if len(self._means) < len(self._layers):
+            return None
+        return torch.cat([self._means[layer] for layer in self._layers], dim=-1)
+
+
+class DsparkModule:
+    """All stages, and what stands before and behind them."""
+
+    def __init__(
+        self, weights: DeepseekWeights, config: DeepseekConfig, embedding: torch.Tensor,
+        output: Linear, rope: RopeTable,
+    ) -> None:  # fmt: skip
+        """embedding, output: the model's; rope: of its windows. Raises: CorruptModel."""
+        assert config.dspark is not None
+        self._config, self._embedding, self._rope = config, embedding, rope
+        self.config = config.dspark
+        hidden, dim = config.hidden, config.head_dim
+        prefixes = [f"mtp.{stage}" for stage in range(self.config.num_stages)]
+        weights.check_shape(_MAIN, (hidden, self.config.num_stages * hidden))
+        self._main = weights.linear(_MAIN)
+        self._main_norm = weights.vector("mtp.0.main_norm.weight", (hidden,))
+        self._stages = [_Stage(weights, prefix, config) for prefix in prefixes]
+        self._context_kv = weights.linear(*(f"{prefix}.attn.wkv.weight" for prefix in prefixes))
+        norms = [weights.vector(f"{prefix}.attn.kv_norm.weight", (dim,)) for prefix in prefixes]
+        self._context_norms = torch.stack(norms)
+        self._head = FinalHead(weights, config, prefix=f"{prefixes[-1]}.", output=output)
+        self._heads = DraftHeads(weights, prefixes[-1], config)
+
+    def taps(self, rows: Rows) -> Taps:
+        """For the rows of a pass through some layers."""
+        return Taps(self.config.taps, rows, self._config.window)
+
+    def keep(self, taps: Taps, views: KvViews) -> None:
+        """Every stage's keys of these rows go to their slots."""
+        joined = taps.joined()
+        if joined is None:
+            return
+        eps, ring = self._config.eps, views.draft
+        context = rms_norm(self._main(joined), self._main_norm, eps)
+        kv = self._context_kv(context).view(len(joined), -1, self._config.head_dim)
+        angles = self._rope.at(taps.positions)
+        kv = rotate(rms_norm(kv, self._context_norms, eps), *angles)
+        places = (place.to(ring.device) for place in (taps.slots, taps.positions % ring.shape[1]))
+        ring[tuple(places)] = kv
+
+    @torch.no_grad()
+    def draft(self, anchors: Sequence[Anchor], views: KvViews, sampler: Sampler) -> Drafts:
+        """A block of guesses behind every anchor; at least one anchor."""
+        first = torch.tensor([anchor.token_id for anchor in anchors], device=views.draft.device)
+        return self._heads.guess(self.rows(anchors, views), first, sampler)
+
+    @torch.no_grad()
+    def rows(self, anchors: Sequence[Anchor], views: KvViews) -> GuessRows:
+        """What the stages say, before anything is guessed."""
+        rows, context = self._lay_out(anchors, views)
+        embedded = functional.embedding(rows.token_ids, self._embedding)
+        n = self._config.streams.num_streams
+        pre = torch.zeros((len(embedded), n), device=embedded.device)
+        pre[:, 0] = 1
+        streams = Streams(embedded[:, None, :].repeat(1, n, 1), pre)
+        for number, stage in enumerate(self._stages):
+            streams = stage(streams, rows, context[:, :, number])
+        hidden = self._head.collapsed(streams.values, streams.pre)
+        logits = self._head.of_collapsed(hidden)
+        shape = (len(anchors), self.config.block, -1)
+        return GuessRows(hidden.view(shape), logits.view(shape))
+
+    def _lay_out(self, anchors: Sequence[Anchor], views: KvViews) -> tuple[BlockRows, torch.Tensor]:
+        """The rows, and the context's keys [S, W, stages, d]."""
+        ring, block = views.draft, self.config.block
+        device = ring.device
+        known = torch.tensor(
+            [(a.token_id, a.position, a.window, max(a.window_floor, 0)) for a in anchors],
+            device=device,
+        )
+        ids, begins, slots, floors = known.unbind(1)
+        token_ids = torch.full((len(anchors), block), self.config.noise_id, device=device)
+        token_ids[:, 0] = ids
+        positions = begins[:, None] + torch.arange(block, device=device)
+        before = begins[:, None] + torch.arange(-self._config.window, 0, device=device)
+        context = ring[slots[:, None], before % ring.shape[1]]
+        angles = self._rope.at(positions.flatten())
+        is_seen = before >= floors[:, None]
+        return BlockRows(len(anchors), token_ids.flatten(), angles, is_seen), context
+
+
+class _Stage:
+    """A layer whose rows see each other and a context, and nothing else."""
+
+    def __init__(self, weights: DeepseekWeights, prefix: str, config: DeepseekConfig) -> None:
+        draft = config.dspark
+        assert draft is not None
+        plan = LayerPlan(config.num_layers, 0, "window", None, None, None, False, "topk", False)
+        moe = replace(config.moe, num_experts=draft.num_experts, top_k=draft.top_k)
+        config = replace(config, moe=moe)
+        self._attention_mix = HyperConnection.load(weights, prefix, "attn", config)
+        self._moe_mix = HyperConnection.load(weights, prefix, "ffn", config)
+        self._attention = BlockAttention(weights, f"{prefix}.attn", config)
+        self._moe = MoeLayer.load(weights, f"{prefix}.ffn", plan, config)
+
+    def __call__(self, streams: Streams, rows: BlockRows, context: torch.Tensor) -> Streams:
+        x, mix = self._attention_mix.read(streams.values, streams.pre)
+        output = self._attention(x, rows, context)
+        streams = Streams(self._attention_mix.write(streams.values, output, mix), mix.pre)
+        x, mix = self._moe_mix.read(streams.values, streams.pre)
+        output = self._moe(x, rows.token_ids)
+        return Streams(self._moe_mix.write(streams.values, output, mix), mix.pre)
