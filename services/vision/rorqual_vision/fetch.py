@@ -67,8 +67,16 @@ async def _follow(url: str, limits: FetchLimits) -> bytes:
             answer = await _Exchange(reader, writer, limits.max_bytes).run(target)
         if isinstance(answer, bytes):
             return answer
-        url = urljoin(url, answer.location)
+        url = _joined(url, answer.location)
     raise BadImage(f"the image's URL leads through more than {limits.max_redirects} redirects")
+
+
+def _joined(url: str, location: str) -> str:
+    """Raises: BadImage."""
+    try:
+        return urljoin(url, location)
+    except ValueError:
+        raise BadImage("the image's URL leads to one that is malformed") from None
 
 
 def _target_of(url: str) -> _Target:
@@ -123,8 +131,9 @@ async def _connection(
 async def _connect(
     target: _Target, addresses: Sequence[str]
 ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    context = ssl.create_default_context() if target.is_tls else None
-    name = target.host if target.is_tls else None
+    context, name = None, None
+    if target.is_tls:  # reading the trusted certificates takes too long for the event loop
+        context, name = await asyncio.to_thread(ssl.create_default_context), target.host
     for address in addresses[:-1]:
         with contextlib.suppress(OSError):
             return await asyncio.open_connection(
