@@ -30,7 +30,6 @@ class StreamTiming:
     """As the server's usage reports."""
     prompt_tokens: int = 0
     cached_tokens: int = 0
-    done_s: float = 0.0
 
     @property
     def ttft_s(self) -> float:
@@ -95,7 +94,6 @@ async def _read_events(reader: asyncio.StreamReader, timing: StreamTiming) -> No
         now_s = time.perf_counter()
         data = line[6:].strip()
         if data == b"[DONE]":
-            timing.done_s = now_s
             return
         event = json.loads(data)
         if "error" in event:

@@ -53,7 +53,6 @@ class PageFetcher:
         self._host_pages = cache.pages.numpy() if self._on_host else None
         self._staging = np.empty(0, np.uint8)
         self._staging_free = asyncio.Lock()
-        self.num_staged = 0
 
     async def fetch(self, ticket: Any, pages: Sequence[int], *, timeout_s: float) -> None:
         """Fill `pages` with the ticket's bytes, page after page. Pages are ours alone until then.
@@ -79,7 +78,6 @@ class PageFetcher:
         num_bytes = num_pages * self._page_bytes
         if self._staging.nbytes < num_bytes:
             self._staging = np.empty(num_bytes, np.uint8)
-        self.num_staged += 1
         return await self._tensors.fetch(
             ticket, into=self._staging[:num_bytes], timeout_s=timeout_s
         )

@@ -74,7 +74,6 @@ class TokenPublisher:
         self._wake = asyncio.Event()
         self._idle = asyncio.Event()
         self._idle.set()
-        self.num_send_failures = 0
 
     def submit(self, stream: OutputStream) -> None:
         """There is something new to send; returns at once."""
@@ -126,7 +125,6 @@ class TokenPublisher:
             try:
                 await self._sink.send(recipe_id, slices)
             except ServingError:
-                self.num_send_failures += 1
                 all_sent = False
             else:
                 for piece in slices:

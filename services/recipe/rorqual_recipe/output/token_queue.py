@@ -32,9 +32,3 @@ class TokenQueue:
         while self._tokens and self._tokens[0].start < end:
             taken.append(self._tokens.popleft())
         return taken
-
-    def take_all(self) -> list[QueuedToken]:
-        """Everything that is left."""
-        taken = list(self._tokens)
-        self._tokens.clear()
-        return taken

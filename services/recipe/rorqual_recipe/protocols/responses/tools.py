@@ -40,10 +40,9 @@ SERVER_TYPES = frozenset(
 
 @dataclass(slots=True)
 class DeclaredTools:
-    """tools: in the order of the body. drops_web_search: one was declared and left out."""
+    """tools: in the order of the body. searches_tools: `tool_search` is among them."""
 
     tools: list[Tool] = field(default_factory=list)
-    drops_web_search: bool = False
     searches_tools: bool = False
 
 
@@ -113,7 +112,6 @@ class ToolReader:
         elif kind in self._readers:
             yield from self._readers[kind](tool, path)
         elif kind in WEB_SEARCH_TYPES:
-            self.declared.drops_web_search = True
             self._notes.warn(path, "there is no web search here; the tool is left out")
         elif kind in SERVER_TYPES:
             self._notes.unsupported(f"{path}.type", f"tools of type {kind} are not supported")
