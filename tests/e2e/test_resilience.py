@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
-import json
 import random
 import time
-from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import httpx
@@ -43,36 +40,6 @@ def test_the_next_request_survives_a_killed_idle_prefill_and_decode(fleet: Fleet
     for service in ("prefill", "decode"):
         running.kill(service)
         assert _answer(running, "Name a river.") == expected
-
-
-def test_an_answer_survives_the_recipe_that_wrote_it(fleet: FleetFactory) -> None:
-    running = fleet(recipe=2)
-    url = f"{running.base_url}/v1/chat/completions"
-    body = _body("Tell me about rivers.", 160, stream=True)
-    whole = _stream_text(url, body)
-    with httpx.stream("POST", url, json=body, timeout=60) as answer:
-        lines = answer.iter_lines()
-        text = "".join(_texts(itertools.islice(lines, 40)))
-        loads = running.loads()
-        busy = [
-            n for n, load in loads.items() if n.startswith("recipe") and load.num_active_requests
-        ]
-        running.kill(busy[0])
-        text += "".join(_texts(lines))
-    assert text == whole
-
-
-def _stream_text(url: str, body: dict[str, object]) -> str:
-    with httpx.stream("POST", url, json=body, timeout=60) as answer:
-        return "".join(_texts(answer.iter_lines()))
-
-
-def _texts(lines: Iterable[str]) -> Iterator[str]:
-    for line in lines:
-        if line.startswith("data: {"):
-            chunk = json.loads(line.removeprefix("data: "))
-            assert "error" not in chunk, chunk
-            yield from (choice["delta"].get("content") or "" for choice in chunk["choices"])
 
 
 async def _cancel_at_random(running: RunningFleet, rng: random.Random, index: int) -> None:
