@@ -81,6 +81,13 @@ def _say(message: str) -> int:
     return 1
 
 
+def end_at_once(reason: str) -> None:
+    """End this process with exit code 1, from any thread, as a crash does: jobs and generations it
+    held are not answered for, but go on elsewhere."""
+    log.critical("the service ends at once", extra={"reason": reason})
+    os._exit(1)
+
+
 def _exit_later(code: int) -> None:
     """A worker thread that never ends must not keep the process."""
     watchdog = threading.Timer(EXIT_WATCHDOG_S, os._exit, (code,))

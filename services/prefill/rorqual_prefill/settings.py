@@ -25,6 +25,17 @@ class PrefillSettings(BaseSettings):
         "auto", description="implementations instead of the best, such as twin,run_experts=triton"
     )
     dtype: str = Field("bfloat16", description="dtype of weights and KV")
+    expert_ranks: int = Field(
+        1,
+        ge=1,
+        validation_alias="RORQUAL_EXPERT_RANKS",
+        description="processes that share the model's experts, this one included",
+    )
+    expert_placement: Path | None = Field(
+        None,
+        validation_alias="RORQUAL_EXPERT_PLACEMENT",
+        description='JSON {"<layer>": [[experts of rank 0], ...], ...}; default: shared evenly',
+    )
     num_threads: int = Field(0, ge=0, description="compute threads; 0 = one a core")
     num_pages: int = Field(512, gt=0, description="KV pages of 128 tokens, touched lazily")
     pool: str = Field("default", description="pool whose prefill queue this instance serves")

@@ -10,16 +10,15 @@ from dataclasses import dataclass
 from functools import partial
 
 from rorqual_engine.errors import EngineError
-from rorqual_engine.kernels.registry import KernelChoice
+from rorqual_engine.expert_ranks import ExpertRanks, LeadingModel, open_model
 from rorqual_engine.kv import PagedKvCache
-from rorqual_engine.models import load_model
 from rorqual_engine.models.base import CausalModel
-from rorqual_engine.models.options import LoadOptions
 from rorqual_runtime import subjects
 from rorqual_runtime.blockstore import open_block_store
 from rorqual_runtime.bus import Bus
 from rorqual_runtime.errors import ServingError, Unsupported
 from rorqual_runtime.logs import get_logger, log_duration
+from rorqual_runtime.process import end_at_once
 from rorqual_runtime.queue import WorkQueue
 from rorqual_runtime.service import ServiceContext
 from rorqual_runtime.windows import WindowExchange
@@ -63,28 +62,37 @@ async def open_prefill(
 
     model: an already loaded model; by default settings.model_dir is loaded.
     """
-    if model is None:
-        with log_duration(log, "weights loaded"):
-            model = await asyncio.to_thread(_load, settings)
-    cache = model.new_cache(settings.num_pages, num_windows=settings.max_active)
-    with log_duration(log, "kernels warm"):
-        await asyncio.to_thread(warm_up, model, cache)
     async with AsyncExitStack() as stack:
+        if model is None:
+            with log_duration(log, "weights loaded"):
+                model = await asyncio.to_thread(_load, settings, stack)
+        cache = model.new_cache(settings.num_pages, num_windows=settings.max_active)
+        with log_duration(log, "kernels warm"):
+            await asyncio.to_thread(warm_up, model, cache)
         instance = await _build(ctx, settings, model, cache, stack)
         await _serve(ctx, settings, instance, model)
         ctx.mark_ready()
         yield instance
 
 
-def _load(settings: PrefillSettings) -> CausalModel:
+def _load(settings: PrefillSettings, stack: AsyncExitStack) -> CausalModel:
     """Raises: Unsupported, which ends the start with the engine's one line."""
+    ranks = ExpertRanks(settings.expert_ranks, settings.expert_placement)
+    opened = open_model(
+        settings.model_dir,
+        device=settings.device,
+        dtype=settings.dtype,
+        kernels=settings.kernels,
+        ranks=ranks,
+        on_lost=lambda lost: end_at_once(str(lost)),
+    )
     try:
-        options = LoadOptions(kernels=KernelChoice.parse(settings.kernels))
-        return load_model(
-            settings.model_dir, device=settings.device, dtype=settings.dtype, options=options
-        )
+        model = stack.enter_context(opened)
     except EngineError as error:
         raise Unsupported(str(error)) from error
+    if isinstance(model, LeadingModel):
+        log.info("experts are shared", extra={"ranks": ranks.size, "pids": model.worker_pids})
+    return model
 
 
 async def _build(

@@ -59,7 +59,7 @@ def load_model(
     Raises: ModelNotFound, CorruptModel, UnsupportedModel.
     """
     model_dir = Path(model_dir)
-    config = _read_config(model_dir)
+    config = read_config(model_dir)
     target = _check_device(device)
     if dtype not in DTYPES:
         raise UnsupportedModel(f"dtype {dtype!r}; known are {', '.join(DTYPES)}")
@@ -76,8 +76,11 @@ def load_model(
     )
 
 
-def _read_config(model_dir: Path) -> dict[str, Any]:
-    """config.json; eos ids of generation_config.json, where present, take precedence."""
+def read_config(model_dir: Path) -> dict[str, Any]:
+    """config.json; eos ids of generation_config.json, where present, take precedence.
+
+    Raises: ModelNotFound, CorruptModel.
+    """
     config = _read_json(model_dir / "config.json")
     if (model_dir / "generation_config.json").is_file():
         generation = _read_json(model_dir / "generation_config.json")

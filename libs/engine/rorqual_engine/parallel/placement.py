@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 
 import torch
 
@@ -105,3 +107,21 @@ class ExpertPlacement:
             ranks[experts].gather(2, choice).squeeze(-1),
             slots[experts].gather(2, choice).squeeze(-1),
         )
+
+
+def read_placements(path: Path) -> dict[int, ExpertPlacement]:
+    """Tables by layer, from JSON: {"0": [[experts of rank 0], [experts of rank 1], ...], ...}.
+
+    Raises: BadPlacement.
+    """
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+        return {int(layer): _placement_of(ranks) for layer, ranks in found.items()}
+    except (OSError, ValueError, TypeError, AttributeError) as err:
+        raise BadPlacement(f"{path} is no table of experts: {err}") from err
+
+
+def _placement_of(ranks: list[list[int]]) -> ExpertPlacement:
+    held = tuple(tuple(int(expert) for expert in experts) for experts in ranks)
+    last = max((expert for experts in held for expert in experts), default=-1)
+    return ExpertPlacement(last + 1, held)

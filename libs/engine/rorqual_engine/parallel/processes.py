@@ -32,7 +32,8 @@ class ProcessExchange(ExpertExchange):
         device: torch.device | None = None,
         timeout_s: float = 30.0,
     ) -> None:
-        """address: host:port where rank 0 listens; waits for the others for timeout_s at most.
+        """address: host:port where rank 0 listens, or file:///path, which nobody has made yet and
+        all ranks can open. Waits for the others for timeout_s at most.
 
         Raises: GroupLost.
         """
@@ -51,7 +52,7 @@ class ProcessExchange(ExpertExchange):
             os.environ.setdefault("TORCH_NCCL_BLOCKING_WAIT", "1")
         dist.init_process_group(
             "nccl" if is_cuda else "gloo",
-            init_method=f"tcp://{address}",
+            init_method=address if "://" in address else f"tcp://{address}",
             rank=self.rank,
             world_size=self.size,
             timeout=limit,

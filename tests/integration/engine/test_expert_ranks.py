@@ -1,0 +1,152 @@
+"""A model that leads workers of its own: the same tokens, and what happens when one side dies."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from rorqual_engine.batch import SequenceChunk
+from rorqual_engine.errors import BadChunk, UnsupportedModel
+from rorqual_engine.expert_ranks import ExpertRanks, LeadingModel, open_model
+from rorqual_engine.models import load_model
+from rorqual_engine.parallel import BadPlacement, GroupLost
+from rorqual_engine.prepare.random_v41 import write_random_v41
+from rorqual_engine.runner import BareEngine, GenerationParams
+
+PARAMS = GenerationParams(8, ignore_eos=True)
+LEADER = """
+import sys, time
+from pathlib import Path
+from rorqual_engine.expert_ranks import ExpertRanks, open_model
+with open_model(Path(sys.argv[1]), ranks=ExpertRanks(2)) as model:
+    print(model.worker_pids[0], flush=True)
+    time.sleep(600)
+"""
+
+
+@pytest.fixture(scope="module")
+def model_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("v41")
+    write_random_v41(directory, changes={"vision_config": None, "dspark_config": None})
+    return directory
+
+
+def _prompts() -> list[list[int]]:
+    random = np.random.default_rng(5)
+    return [random.integers(3, 4000, length).tolist() for length in (1, 200, 70)]
+
+
+@pytest.mark.parametrize("size", [2, 3])
+def test_tokens_are_those_of_one_process(model_dir: Path, tmp_path: Path, size: int) -> None:
+    """Of three ranks the first has no expert of layer 0 but one."""
+    expected = BareEngine(load_model(model_dir)).generate(_prompts(), PARAMS)
+    placement = tmp_path / "placement.json"
+    placement.write_text(json.dumps({"0": [[3], [0, 1, 2], list(range(4, 16))]}))
+    ranks = ExpertRanks(size, placement if size == 3 else None)
+    with open_model(model_dir, ranks=ranks) as model:
+        assert isinstance(model, LeadingModel) and len(model.worker_pids) == size - 1
+        engine = BareEngine(model, chunk_tokens=96)
+        assert engine.generate(_prompts(), PARAMS) == expected
+        bad = SequenceChunk([9_999_999], 0, [0], True, 0)
+        with pytest.raises(BadChunk):
+            model.forward([bad], engine.cache)
+        before = [_cpu_s(pid) for pid in model.worker_pids]
+        time.sleep(0.5)
+        assert [_cpu_s(pid) for pid in model.worker_pids] == before
+        assert engine.generate(_prompts(), PARAMS) == expected
+        pids = model.worker_pids
+    assert not any(_is_alive(pid) for pid in pids)
+
+
+def test_a_dead_worker_ends_the_group(model_dir: Path) -> None:
+    """It is noticed at once, also while nothing is computed."""
+    lost: list[GroupLost] = []
+    with open_model(model_dir, ranks=ExpertRanks(2), on_lost=lost.append) as model:
+        assert isinstance(model, LeadingModel)
+        engine = BareEngine(model)
+        engine.generate([[5, 6, 7]], PARAMS)
+        os.kill(model.worker_pids[0], signal.SIGKILL)
+        end_s = time.monotonic() + 5
+        while not lost and time.monotonic() < end_s:
+            time.sleep(0.01)
+        assert "rank 1 has ended (killed by signal 9)" in str(lost)
+        with pytest.raises(GroupLost, match="rank 1 has ended"):
+            engine.generate([[5, 6, 7]], PARAMS)
+    assert len(lost) == 1
+
+
+def test_a_worker_that_hangs_is_waited_for_so_long(model_dir: Path) -> None:
+    lost: list[GroupLost] = []
+    ranks = ExpertRanks(2, timeout_s=10.0)
+    with open_model(model_dir, ranks=ranks, on_lost=lost.append) as model:
+        assert isinstance(model, LeadingModel)
+        os.kill(model.worker_pids[0], signal.SIGSTOP)
+        start_s = time.monotonic()
+        with pytest.raises(GroupLost):
+            BareEngine(model).generate([[5, 6, 7]], PARAMS)
+        assert 8 < time.monotonic() - start_s < 20
+    assert len(lost) == 1
+
+
+def test_workers_end_with_their_leader(model_dir: Path) -> None:
+    command = [sys.executable, "-c", LEADER, str(model_dir)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as leader:
+        assert leader.stdout is not None
+        said = (line for line in leader.stdout if line.strip().isdigit())
+        worker = int(next(said))
+        assert _is_alive(worker)
+        leader.kill()
+    end_s = time.monotonic() + 5
+    while _is_alive(worker):
+        assert time.monotonic() < end_s
+        time.sleep(0.02)
+
+
+def test_what_cannot_be_shared_is_refused(model_dir: Path, tmp_path: Path) -> None:
+    with (
+        pytest.raises(UnsupportedModel, match="between CPUs only"),
+        open_model(model_dir, device="meta", ranks=ExpertRanks(2)),
+    ):
+        pass
+    (tmp_path / "config.json").write_text('{"architectures": ["LlamaForCausalLM"]}')
+    with (
+        pytest.raises(UnsupportedModel, match="no experts"),
+        open_model(tmp_path, ranks=ExpertRanks(2)),
+    ):
+        pass
+    for text in ("{", "[]", '{"0": [[0], "x"]}', '{"0": [[0], [2]]}'):
+        (tmp_path / "bad.json").write_text(text)
+        with (
+            pytest.raises(BadPlacement),
+            open_model(model_dir, ranks=ExpertRanks(2, tmp_path / "bad.json")),
+        ):
+            pass
+
+
+def test_one_rank_is_a_plain_model(model_dir: Path) -> None:
+    with open_model(model_dir) as model:
+        assert not isinstance(model, LeadingModel) and model.dtype == torch.bfloat16
+
+
+def _stat(pid: int) -> list[str]:
+    return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        return _stat(pid)[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+def _cpu_s(pid: int) -> float:
+    user, system = _stat(pid)[11:13]
+    return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
