@@ -44,6 +44,17 @@ def test_rows_follow_each_other() -> None:
     assert batch.logits_rows.tolist() == [2, 5]
 
 
+def test_every_row_of_some_chunks_is_wanted() -> None:
+    chunks = [
+        SequenceChunk([5, 6, 7], 10, [2], wants_logits=True),
+        SequenceChunk([8, 8], 128, [0, 1], wants_logits=True, all_logits=True),
+        SequenceChunk([9, 9], 0, [3], all_logits=True),
+        SequenceChunk([4], 0, [3], wants_logits=True, all_logits=True),
+    ]
+    batch = lay_out(chunks, CACHE, vocab_size=50, max_context_tokens=300)
+    assert batch.logits_rows.tolist() == [2, 3, 4, 7]
+
+
 def test_chunks_without_wanted_logits_give_none(tiny: CausalModel) -> None:
     cache = tiny.new_cache(1)
     assert tiny.forward([SequenceChunk([1, 2], 0, [0])], cache).shape == (0, tiny.vocab_size)

@@ -76,6 +76,9 @@ def test_rings_have_room_to_take_tokens_back() -> None:
             plan = V4.layers[section.layer]
             needed = 2 * plan.ratio if plan.kind == "csa" else plan.ratio
             assert section.num_rows >= needed + 16
+    for section in slot_sections(V41, torch.bfloat16):
+        if section.layer < 0:  # a window of rows that wait, of ids, of the draft's keys
+            assert section.num_rows >= 128 + 16, section.name
     layout = kv_layout(V41, torch.bfloat16)
     assert layout.window is not None
     assert layout.window.snapshot_bytes < layout.window.slot_bytes
