@@ -96,7 +96,7 @@ async def test_a_dead_server_is_not_waited_for_twice(
     for _ in range(20):
         with pytest.raises(Unavailable):
             await store.get("t", "resp_a")
-    assert time.monotonic() - started_s < 1.5
+    assert time.monotonic() - started_s < 5  # 21 waits are 10.5 s
     redis.resume()
     async with asyncio.timeout(10):
         while store.is_away:

@@ -179,8 +179,7 @@ async def test_what_a_full_instance_refuses_and_a_cancelled_request(
         results = await asyncio.gather(
             *(client.prepare(picture_file(i, 300, 300)) for i in range(12)), return_exceptions=True
         )
-        assert {type(r) for r in results} <= {vision_pb2.VisionPrepared, NoCapacity}
-        assert any(isinstance(r, vision_pb2.VisionPrepared) for r in results)
+        assert {type(r) for r in results} == {vision_pb2.VisionPrepared, NoCapacity}
         await client.bus.publish(subjects.cancel(), router_pb2.CancelRequest(request_id="r"))
         await asyncio.sleep(0.1)
         with pytest.raises(Cancelled):

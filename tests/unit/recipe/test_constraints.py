@@ -469,7 +469,7 @@ def test_a_hostile_schema_costs_little(strict: bool) -> None:
         "properties": {f"p{i}": item for i in range(2000)},
         "$defs": {"big": {"const": "x" * 100_000}},
     }
-    began_s = time.monotonic()
+    began_s = time.process_time()
     for parameters in (branches, big):
         tool = Tool("weather", parameters=parameters, strict=strict)
         try:
@@ -480,7 +480,7 @@ def test_a_hostile_schema_costs_little(strict: bool) -> None:
         else:
             assert held.constraint is not None
             assert len(held.constraint.source) < 2_000_000
-    assert time.monotonic() - began_s < 3
+    assert time.process_time() - began_s < 3
 
 
 def test_what_this_call_format_does_not_enforce_is_said() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import json
-import time
 
 import pytest
 from rorqual_recipe.documents import (
@@ -64,10 +63,8 @@ def test_a_request_has_one_budget_for_all_of_its_documents() -> None:
     with pytest.raises(UnreadableDocument, match="at most 2"):
         reader.read(b"a", "text/plain")
     late = DocumentReader(DocumentLimits(max_total_s=0.0))
-    started_s = time.monotonic()
-    with pytest.raises(UnreadableDocument, match="could not be read in"):
+    with pytest.raises(UnreadableDocument, match="could not be read in 0 s"):
         late.read(make_pdf(["a"] * 300), PDF)
-    assert time.monotonic() - started_s < 5
 
 
 def test_the_reader_of_pdfs_sees_no_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
