@@ -5,6 +5,7 @@ from fastapi.responses import JSONResponse, Response
 from prometheus_client import CONTENT_TYPE_LATEST
 from rorqual_runtime.errors import NotFound, ServingError
 from starlette.exceptions import HTTPException
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from rorqual_gateway import openapi
 from rorqual_gateway.convert import Model
@@ -24,7 +25,21 @@ def make_app(gateway: GatewayService, *, version: str) -> FastAPI:
     _add_model_routes(app, gateway)
     _add_operator_routes(app, gateway)
     app.add_exception_handler(HTTPException, _on_http_exception)
+    app.add_middleware(HeadAsGet)
     return app
+
+
+class HeadAsGet:
+    """What can be read can be asked about; the server leaves the body out."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Route HEAD as GET."""
+        if scope["type"] == "http" and scope["method"] == "HEAD":
+            scope = {**scope, "method": "GET"}
+        await self._app(scope, receive, send)
 
 
 def _add_model_routes(app: FastAPI, gateway: GatewayService) -> None:

@@ -137,6 +137,10 @@ class Exchange:
                 await self._answer_unless_gone(sink)
 
     async def _read_body(self) -> bytes:
+        encoding = self._headers.get("content-encoding", "identity")
+        if encoding != "identity":
+            message = f"content-encoding {encoding[:40]!r} is not supported: send the body as it is"
+            raise RequestFailed(self._endpoint.dialect.plain_error(415, message))
         return await http_io.read_body(
             self._receive,
             self._headers,

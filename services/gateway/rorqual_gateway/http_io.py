@@ -1,6 +1,7 @@
 """The few ASGI moves that a request needs, without a framework in between."""
 
 import asyncio
+import codecs
 from collections.abc import Mapping
 from typing import Any
 
@@ -29,7 +30,7 @@ async def read_body(
         raise DeadlineExceeded(f"the body did not arrive within {timeout_s:g} s") from None
     if not body:
         raise InvalidRequest("the body is empty")
-    return body
+    return body.removeprefix(codecs.BOM_UTF8)
 
 
 async def _read_chunks(receive: Receive, max_bytes: int) -> bytes:

@@ -8,6 +8,8 @@ import uvicorn
 from fastapi import FastAPI
 from rorqual_runtime.errors import Unavailable
 
+from rorqual_gateway.http_protocol import EdgeProtocol
+
 STALLED_CLIENT_S = 60
 _KEEPALIVE_OPTIONS = (
     (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
@@ -59,7 +61,7 @@ def make_server(app: FastAPI, *, shutdown_s: float) -> EmbeddedServer:
     """A server for `app`; run it with `serve(sockets=[...])`, end it with `should_exit`."""
     config = uvicorn.Config(
         app,
-        http="httptools",
+        http=EdgeProtocol,
         ws="none",
         lifespan="off",
         log_config=None,

@@ -1,0 +1,93 @@
+"""What uvicorn's parser leaves open: bounds of a request's head, offers of other protocols."""
+
+import asyncio
+import json
+import re
+from typing import Any
+
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+MAX_HEAD_BYTES = 64 << 10
+_HEAD_END = re.compile(rb"\r?\n\r?\n")
+_UPGRADE = re.compile(rb"(?i)(?<=\n)upgrade:")
+_TOO_LONG = json.dumps(
+    {
+        "error": {
+            "message": f"the request's headers exceed {MAX_HEAD_BYTES} bytes",
+            "type": "invalid_request_error",
+            "param": None,
+            "code": None,
+        }
+    }
+).encode()
+
+
+class EdgeProtocol(HttpToolsProtocol):
+    """Hands a head to the parser once it is complete.
+
+    A head that is too long is refused, one that never ends is dropped like an idle connection.
+    An offer to go on in another protocol (Java's client offers HTTP/2 with every request) is
+    declined by not seeing it: the parser would take the body for bytes of that protocol.
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._head = b""
+        self._is_between_requests = True
+        self._num_head_bytes = 0
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Somebody who never asks for anything is not kept either."""
+        super().connection_made(transport)
+        self.timeout_keep_alive_task = self.loop.call_later(
+            self.timeout_keep_alive, self.timeout_keep_alive_handler
+        )
+
+    def data_received(self, data: bytes) -> None:
+        """Bytes of a body go on at once."""
+        if not self._is_between_requests:
+            self._go_on(data)
+            return
+        self._head += data
+        end = _HEAD_END.search(self._head)
+        if len(self._head) > MAX_HEAD_BYTES and (end is None or end.end() > MAX_HEAD_BYTES):
+            self._refuse()
+        elif end is not None or not self._head[:1].isalpha():
+            self._pass_on(end.end() if end else 0)
+
+    def on_message_begin(self) -> None:
+        """The parser has a request."""
+        self._is_between_requests = False
+        self._num_head_bytes = 0
+        super().on_message_begin()
+
+    def on_headers_complete(self) -> None:
+        """A body follows, of any length."""
+        self._num_head_bytes = -1
+        super().on_headers_complete()
+
+    def on_message_complete(self) -> None:
+        """The parser has all of it."""
+        self._is_between_requests = True
+        super().on_message_complete()
+
+    def _go_on(self, data: bytes) -> None:
+        """More of a body, or of a head that came together with the request before it."""
+        if self._num_head_bytes >= 0:
+            self._num_head_bytes += len(data)
+        if self._num_head_bytes > MAX_HEAD_BYTES:
+            self._refuse()
+        else:
+            super().data_received(data)
+
+    def _pass_on(self, head_length: int) -> None:
+        data, self._head = self._head, b""
+        head = _UPGRADE.sub(b"x-declined:", data[:head_length])
+        super().data_received(head + data[head_length:])
+
+    def _refuse(self) -> None:
+        self._head = b""
+        head = "HTTP/1.1 431 Request Header Fields Too Large\r\ncontent-type: application/json\r\n"
+        head += f"content-length: {len(_TOO_LONG)}\r\nconnection: close\r\n\r\n"
+        self.transport.write(head.encode() + _TOO_LONG)
+        self.transport.close()

@@ -1,0 +1,118 @@
+"""HTTP as clients really speak it: odd heads, other methods, other encodings, one connection."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import json
+
+import httpx
+import pytest
+from rorqual_gateway.http_protocol import MAX_HEAD_BYTES
+
+from tests.fuzz.http_client import Connection
+from tests.support.chat_model_dir import MODEL_ID
+
+BODY = json.dumps({"model": MODEL_ID, "messages": [{"role": "user", "content": "hi"}]}).encode()
+CHAT = b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\n"
+H2C = b"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAEAAEAA\r\n"
+
+
+async def _send(url: str, *pieces: bytes) -> bytes:
+    reader, writer = await asyncio.open_connection("127.0.0.1", int(url.rpartition(":")[2]))
+    for piece in pieces:
+        writer.write(piece)
+        await writer.drain()
+        await asyncio.sleep(0.02)
+    try:
+        return await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 5)
+    finally:
+        writer.close()
+        await writer.wait_closed()
+
+
+def _length() -> bytes:
+    return b"content-length: %d\r\n\r\n" % len(BODY)
+
+
+@pytest.mark.parametrize("num_pieces", [1, 7])
+async def test_an_offer_of_another_protocol_is_declined(start_fleet, num_pieces: int) -> None:
+    fleet = await start_fleet()
+    fleet.say("Hello")
+    data = CHAT + H2C + _length() + BODY
+    size = -(-len(data) // num_pieces)
+    pieces = [data[i : i + size] for i in range(0, len(data), size)]
+    assert (await _send(fleet.gateway.url, *pieces)).startswith(b"HTTP/1.1 200 ")
+
+
+async def test_a_body_may_look_like_a_head(start_fleet) -> None:
+    fleet = await start_fleet()
+    body = json.dumps({"model": MODEL_ID, "prompt": "x"}, indent="\n").replace("\n", "\r\n\r\n")
+    head = b"POST /tokenize HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n" % len(body)
+    assert (await _send(fleet.gateway.url, head, body.encode())).startswith(b"HTTP/1.1 200 ")
+
+
+@pytest.mark.parametrize("before", [b"", CHAT + _length() + BODY])
+async def test_an_endless_head_is_refused(start_fleet, before: bytes) -> None:
+    fleet = await start_fleet()
+    fleet.say("Hello")
+    port = int(fleet.gateway.url.rpartition(":")[2])
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    begun = b"GET /live HTTP/1.1\r\nx-a: "
+    writer.write(before + begun)
+    await asyncio.sleep(0.1)
+    writer.write(b"a" * (MAX_HEAD_BYTES + 1 - (0 if before else len(begun))))
+    async with asyncio.timeout(5):
+        answers = await reader.read()
+    assert b"HTTP/1.1 431 " in answers
+    writer.close()
+
+
+async def test_what_is_no_http_is_refused_at_once(start_fleet) -> None:
+    fleet = await start_fleet()
+    assert (await _send(fleet.gateway.url, b"\x16\x03\x01\x02")).startswith(b"HTTP/1.1 400 ")
+
+
+async def test_requests_in_one_go_are_answered_in_their_order(start_fleet) -> None:
+    fleet = await start_fleet()
+    fleet.say("Hello")
+    async with Connection(int(fleet.gateway.url.rpartition(":")[2])) as connection:
+        for body, status in ((BODY, 200), (b"{", 400), (b"", 400), (BODY, 200)):
+            answer = await connection.send("POST", "/v1/chat/completions", body)
+            assert (answer.status, answer.is_whole) == (status, True)
+    both = CHAT + _length() + BODY + b"GET /live HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n"
+    port = int(fleet.gateway.url.rpartition(":")[2])
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(both)
+    async with asyncio.timeout(5):
+        answers = await reader.read()
+    writer.close()
+    assert answers.count(b"HTTP/1.1 200 OK") == 2
+    assert answers.endswith(b'{"status":"ok"}')
+
+
+@pytest.mark.parametrize("path", ["/live", "/health", "/v1/models", f"/v1/models/{MODEL_ID}"])
+async def test_head_is_get_without_its_body(start_fleet, path: str) -> None:
+    fleet = await start_fleet()
+    async with httpx.AsyncClient(base_url=fleet.gateway.url) as client:
+        head, get = await client.head(path), await client.get(path)
+        assert (head.status_code, head.content) == (200, b"")
+        assert head.headers["content-length"] == get.headers["content-length"]
+        assert (await client.head("/v1/chat/completions")).status_code == 405
+
+
+async def test_a_compressed_body_is_refused_by_name(start_fleet) -> None:
+    fleet = await start_fleet()
+    async with httpx.AsyncClient(base_url=fleet.gateway.url) as client:
+        headers = {"content-encoding": "gzip"}
+        for path in ("/v1/chat/completions", "/v1/messages"):
+            answer = await client.post(path, content=gzip.compress(BODY), headers=headers)
+            assert (answer.status_code, "gzip" in answer.json()["error"]["message"]) == (415, True)
+
+
+async def test_a_byte_order_mark_is_not_a_part_of_the_body(start_fleet) -> None:
+    fleet = await start_fleet()
+    fleet.say("Hello")
+    async with httpx.AsyncClient(base_url=fleet.gateway.url) as client:
+        answer = await client.post("/v1/chat/completions", content=b"\xef\xbb\xbf" + BODY)
+    assert answer.status_code == 200
