@@ -14,7 +14,7 @@ from rorqual_engine.errors import EngineError
 from rorqual_engine.models.deepseek.image_size import ImageRules
 from rorqual_engine.models.deepseek.vision import VisionTower
 from rorqual_engine.models.registry import DTYPES
-from rorqual_runtime.errors import Corrupt, InvalidRequest, Unsupported
+from rorqual_runtime.errors import Corrupt, InvalidRequest, NoCapacity, Unsupported
 from rorqual_runtime.logs import get_logger, log_duration
 from rorqual_runtime.payload import get_payload
 from rorqual_runtime.service import ServiceContext
@@ -30,6 +30,8 @@ from rorqual_vision.settings import VisionSettings
 from rorqual_vision.shelf import Shelf
 
 log = get_logger(__name__)
+
+_FETCH_TURN_S = 3.0
 
 
 class Eyes:
@@ -55,11 +57,20 @@ class Eyes:
         )
         self.cache = EmbeddingCache(settings.cache_bytes)
         self._shelf = shelf
+        self._fetching = asyncio.Semaphore(settings.max_fetches)
 
     async def prepare_url(self, url: str, detail: str) -> Prepared:
         """Raises: BadImage, NoCapacity."""
-        data = await fetch_image(url, self._fetch_limits)
-        return await self._preparer.prepare(data, detail)
+        try:
+            async with asyncio.timeout(_FETCH_TURN_S):
+                await self._fetching.acquire()
+        except TimeoutError:
+            raise NoCapacity("too many images are being fetched") from None
+        try:
+            data = await fetch_image(url, self._fetch_limits)
+            return await self._preparer.prepare(data, detail)
+        finally:
+            self._fetching.release()
 
     async def prepare_file(self, image: Any, detail: str) -> Prepared:
         """image: a payload, read and dropped. Raises: BadImage, ServingError."""
@@ -71,7 +82,7 @@ class Eyes:
 
         async def make() -> Embeddings:
             found = await self._read_pixels(pixels)
-            if pixels_digest(found) != digest:
+            if await asyncio.to_thread(pixels_digest, found) != digest:
                 raise Corrupt("the pixels are not those of the image's digest")
             return await self.encoder.encode(found)
 

@@ -22,6 +22,7 @@ from rorqual_vision.picture import DecodeLimits, decode
 DIGEST_BYTES = 32
 MAX_KNOWN = 1024
 _DIGEST_LABEL = b"rorqual-img-v1"
+_INLINE_BYTES = 1 << 20
 
 Pixels = npt.NDArray[np.uint8]
 
@@ -89,7 +90,7 @@ class Preparer:
 
     async def prepare(self, data: bytes, detail: str) -> Prepared:
         """Raises: BadImage; NoCapacity when too much waits or the arena is full."""
-        key = blake2b(data, digest_size=DIGEST_BYTES, key=detail.encode()[:64]).digest()
+        key = await _file_key(data, detail)
         if (known := self._renewed(key)) is not None:
             return known
         fitted = await self.fit(data, detail)
@@ -140,3 +141,12 @@ class Preparer:
             return None
         self._known.move_to_end(key)
         return known
+
+
+async def _file_key(data: bytes, detail: str) -> bytes:
+    """Names a file as it was sent. Hashing a large one would hold up the event loop."""
+
+    def digest() -> bytes:
+        return blake2b(data, digest_size=DIGEST_BYTES, key=detail.encode()[:64]).digest()
+
+    return digest() if len(data) <= _INLINE_BYTES else await asyncio.to_thread(digest)

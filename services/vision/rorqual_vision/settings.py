@@ -30,6 +30,9 @@ class VisionSettings(BaseSettings):
         (), description="networks images may be fetched from though not public, comma separated"
     )
     fetch_timeout_s: float = Field(15.0, gt=0, description="longest fetch, redirects included")
+    max_fetches: int = Field(
+        64, ge=1, description="images fetched at a time; others wait for 3 s, then get 503"
+    )
     max_redirects: int = Field(3, ge=0, description="redirects followed, each checked again")
     max_image_bytes: int = Field(20 << 20, gt=0, description="largest image file")
     max_edge: int = Field(8192, gt=0, description="longest edge of an image in pixels")

@@ -74,7 +74,7 @@ class VisionClient:
 
     async def prepare(self, data: bytes | None = None, **fields: Any) -> Any:
         image = None if data is None else await put_payload(self.tensors, data)
-        request = vision_pb2.VisionPrepareRequest(request_id="r", image=image, **fields)
+        request = vision_pb2.VisionPrepareRequest(**{"request_id": "r", "image": image, **fields})
         reply = await self.bus.request(
             subjects.vision_prepare(), request, vision_pb2.VisionPrepareReply, timeout_s=10
         )

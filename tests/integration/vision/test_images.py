@@ -118,6 +118,28 @@ async def test_images_by_url_come_from_where_settings_allow(
         assert len(server.requests) == num_requests
 
 
+async def test_fetches_have_their_own_bound(
+    run_vision: RunVision, client: VisionClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Images that come along do not wait for servers that are slow."""
+    monkeypatch.setattr("rorqual_vision.eyes._FETCH_TURN_S", 0.2)
+    async with (
+        web_server({"/never": b"", "/a.png": answer(picture_file(1))}) as server,
+        run_vision(allowed_networks=LOCAL, max_fetches=1, fetch_timeout_s=30.0),
+    ):
+        slow = asyncio.create_task(client.prepare(url=server.url("/never"), request_id="slow"))
+        async with asyncio.timeout(10):
+            while not server.requests:
+                await asyncio.sleep(0.02)
+        with pytest.raises(NoCapacity, match="being fetched"):
+            await client.prepare(url=server.url("/a.png"))
+        await client.prepare(picture_file(1))
+        await client.bus.publish(subjects.cancel(), router_pb2.CancelRequest(request_id="slow"))
+        with pytest.raises(Cancelled):
+            await slow
+        await client.prepare(url=server.url("/a.png"))
+
+
 async def test_a_broken_image_names_its_field(run_vision: RunVision, client: VisionClient) -> None:
     async with run_vision(max_image_bytes=100_000, max_edge=500):
         cases = {
