@@ -105,8 +105,8 @@ def _results(
     asked: Sequence[tuple[ImagePart, asyncio.Task[PreparedImage]]],
 ) -> list[PreparedImage]:
     problems: list[Problem] = []
-    for part, task in asked:
-        error = task.exception()
+    errors = [(part, task.exception()) for part, task in asked]
+    for part, error in errors:
         if isinstance(error, ServingError) and error.code in _BLAMED:
             code = error.code
             if code is ErrorCode.REQUEST_TOO_LARGE:
