@@ -136,6 +136,20 @@ class RunningFleet:
             if time.monotonic() > end_s:
                 raise TimeoutError(f"not ready after {timeout_s:.0f} s: {sorted(missing)}")
 
+    def wait_idle(self, timeout_s: float = 15.0) -> None:
+        """Return once nobody holds a request, lease, page or window.
+
+        Raises: TimeoutError that says who holds what, or that nobody reports.
+        """
+        end_s = time.monotonic() + timeout_s
+        while True:
+            loads = self.loads()
+            held = {name: counts for name, load in loads.items() if any(counts := _held(load))}
+            if loads and not held:
+                return
+            if time.monotonic() > end_s:
+                raise TimeoutError(f"after {timeout_s:.0f} s of {sorted(loads)} hold: {held}")
+
     def log(self, name: str) -> str:
         """What one process has logged."""
         with suppress(FileNotFoundError):
@@ -203,6 +217,11 @@ def fleet() -> Iterator[FleetFactory]:
             return stack.enter_context(running_fleet(home, **options))
 
         yield start
+
+
+def _held(load: load_pb2.LoadReport) -> tuple[int, ...]:
+    counts = (load.num_active_requests, load.num_held_leases)
+    return (*counts, load.num_used_pages, load.num_used_windows)
 
 
 async def _make_fleet(options: FleetOptions) -> Fleet:
