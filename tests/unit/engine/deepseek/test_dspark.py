@@ -10,10 +10,8 @@ import torch
 from rorqual_engine.errors import BadChunk
 from rorqual_engine.models import load_model
 from rorqual_engine.models.deepseek.dspark import Anchor
-from rorqual_engine.models.deepseek.dspark_heads import by_temperature
 from rorqual_engine.models.deepseek.model import DeepseekModel
 from rorqual_engine.prepare.random_v41 import TINY_V41, random_tensors, write_random_v41
-from rorqual_engine.sampling import SamplingState
 
 from tests.support.deepseek_reference import DraftReference, Rule, TextReference
 from tests.unit.engine.deepseek.draft_runs import (
@@ -205,38 +203,6 @@ def test_nothing_before_a_replay_is_read(exact: DeepseekModel, target: TextRefer
     block = reference.block(context, 9, 60, valid_from=52)
     expected = reference.corrected(block, 0, 9).float()
     torch.testing.assert_close(found.logits[0, 0], expected, rtol=0, atol=1e-4)
-
-
-def test_guesses_are_drawn_from_the_logits_that_are_returned(model: DeepseekModel) -> None:
-    with sequence(model) as running:
-        running.prefill(IDS[:30])
-        anchors = [running.anchor(9)] * 400
-        states = [SamplingState(temperature=1.5, seed=s, position=31) for s in range(400)]
-        found = model.draft(anchors, running.cache, by_temperature(states))
-        again = model.draft(anchors[:7], running.cache, by_temperature(states[:7]))
-    assert torch.equal(found.tokens[:7], again.tokens)
-    assert torch.equal(found.logits[:, 0], found.logits[:1, 0].expand(400, -1))
-    chances = torch.softmax(found.logits[0, 0] / 1.5, -1)
-    counts = torch.bincount(found.tokens[:, 0], minlength=len(chances)) / 400
-    assert (counts - chances).abs().max() < 4 * (chances * (1 - chances) / 400).sqrt().max()
-    by_first = {int(t): row for t, row in zip(found.tokens[:, 0], found.logits[:, 1], strict=True)}
-    for token, row in zip(found.tokens[:, 0], found.logits[:, 1], strict=True):
-        assert torch.equal(row, by_first[int(token)])  # a guess depends on the one before it
-    assert len({float(row[0]) for row in by_first.values()}) > 1
-
-
-def test_confidence_temperatures(tmp_path: Path, model: DeepseekModel) -> None:
-    scales = [0.5, 1.0, 2.0, 4.0, 8.0]
-    draft = {**FIELDS["dspark_config"], "confidence_temperatures": scales}
-    write_random_v41(tmp_path, changes={**FIELDS, "dspark_config": draft})
-    found = []
-    for loaded in (model, load_with_drafts(tmp_path, "bfloat16")):
-        with sequence(loaded) as running:
-            running.prefill(IDS[:30])
-            found.append(running.draft(9))
-    assert torch.equal(found[0].raw_confidences, found[1].raw_confidences)
-    expected = torch.sigmoid(found[0].raw_confidences / torch.tensor(scales))
-    assert torch.equal(found[1].confidences, expected)
 
 
 def test_only_who_asks_has_drafts(model_dir: Path, model: DeepseekModel) -> None:
