@@ -167,6 +167,22 @@ def test_unknown_fields_are_accepted_with_a_warning(encode) -> None:
     assert [w.split(":")[0] for w in parsed.warnings] == ["shiny", "messages[0].extra"]
 
 
+@pytest.mark.parametrize(
+    ("fields", "is_told"),
+    [
+        ({"reasoning_effort": "high"}, True),
+        ({"reasoning_effort": 50}, True),
+        ({"thinking": {"type": "enabled"}}, True),
+        ({"reasoning_effort": "none"}, False),
+        ({"thinking": {"type": "disabled"}}, False),
+        ({}, False),
+    ],
+)
+def test_thinking_that_the_model_does_not_know_is_told(encode, fields, is_told: bool) -> None:
+    warnings = encode(**fields).parsed.warnings
+    assert any(warning.startswith("thinking: ") for warning in warnings) is is_told
+
+
 def test_an_unknown_model_is_404(encode) -> None:
     error = refusal(encode, model="nope")
     assert (error["status"], error["code"], error["param"]) == (404, "model_not_found", "model")

@@ -52,8 +52,11 @@ class TemplateAnswers:
         self, conversation: Conversation, tools: dict[str, Tool], *, left_out: str
     ) -> Iterator[str]:
         roles = {message.role for message in conversation.messages}
-        if conversation.thinking.enabled and self._traits.reasoning_marks is None:
+        wish = conversation.thinking
+        if _wants_thinking(wish) and self._traits.reasoning_marks is None:
             yield "thinking: this model's chat template knows of none"
+        elif wish.effort_percent is not None:
+            yield "thinking: this model's chat template takes no effort as a number"
         if left_out:
             yield "messages: this model's reasoning can't be continued, it begins anew"
         if tools and not self._traits.has_tools:
@@ -78,6 +81,12 @@ class TemplateAnswers:
         if opened > closed:
             return AnswerStage.REASONING, True
         return AnswerStage.CONTENT, closed < 0 and thinking.enabled is not False
+
+
+def _wants_thinking(wish: Thinking) -> bool:
+    if wish.enabled is not None:
+        return wish.enabled
+    return (wish.effort or wish.effort_percent or wish.budget_tokens) is not None
 
 
 def _begun_reasoning(conversation: Conversation, *, continues: bool) -> str:

@@ -22,11 +22,11 @@ class JsonSchemaFormat(BaseModel):
 
 
 class PlainFormat(BaseModel):
-    """`text.format` of the types that need nothing else."""
+    """`text.format` of the types that need nothing else; all are named where one is unknown."""
 
     model_config = OPEN
 
-    type: Literal["text", "json_object"]
+    type: Literal["text", "json_object", "json_schema"]
 
 
 class TextOptions(BaseModel):
