@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 
 import httpx
@@ -15,11 +17,13 @@ import pytest
 from rorqual_engine.models import load_model
 from rorqual_engine.runner import BareEngine, GenerationParams
 
-from tests.e2e.test_v41_equality import NUM_TOKENS, Client, seen
+from tests.e2e.test_v41_equality import MODEL, NUM_TOKENS, Client, seen
 from tests.support.fleet import RunningFleet, running_fleet
 from tests.support.model import random_v41_dir
 
-LENGTHS = (1, 150, 515)
+LENGTHS = (1, 100, 150, 515)
+UP_TO_A_WINDOW = slice(2)
+"""Those whose answers end within a window of tokens: computed again, they are the same."""
 
 
 @pytest.fixture(scope="module")
@@ -77,21 +81,38 @@ def test_two_ranks_say_what_one_says(
     assert _ask_all(fleet, prompts) == expected
 
 
-@pytest.mark.parametrize("name", ["prefill-1", "decode-1"])
-def test_an_instance_that_loses_a_rank_starts_again(
-    fleet: RunningFleet, prompts: list[list[int]], expected: list[list[int]], name: str
-) -> None:
-    """The long prompt's windows are gone with it: replayed, it is another case."""
+@contextmanager
+def _losing_a_rank_in_a_step(fleet: RunningFleet, name: str) -> Iterator[None]:
+    """A step waits for a worker that stands still, until that is killed."""
     pid = fleet.pids[name]
     (worker,) = _workers(pid)
-    os.kill(worker, signal.SIGKILL)
-    end_s = time.monotonic() + 10
-    while fleet.pids.get(name) in (pid, None):
-        assert time.monotonic() < end_s
-        time.sleep(0.02)
-    assert "rank 1 has ended (killed by signal 9)" in fleet.log(name)
+    os.kill(worker, signal.SIGSTOP)
+    killing = threading.Timer(1.0, os.kill, (worker, signal.SIGKILL))
+    killing.start()
+    yield
+    killing.join()
     fleet.wait_ready(name)
-    assert _ask_all(fleet, prompts[:2]) == expected[:2]
+    assert fleet.pids[name] != pid
+    assert "rank 0 of 2 lost its group" in fleet.log(name)
+
+
+def test_prompts_outlive_a_rank_of_prefill(
+    fleet: RunningFleet, prompts: list[list[int]], expected: list[list[int]]
+) -> None:
+    """The instance ends, starts again and is given them again."""
+    with _losing_a_rank_in_a_step(fleet, "prefill-1"):
+        assert _ask_all(fleet, prompts[UP_TO_A_WINDOW]) == expected[UP_TO_A_WINDOW]
+
+
+def test_generations_end_with_a_rank_of_decode(
+    fleet: RunningFleet, prompts: list[list[int]], expected: list[list[int]]
+) -> None:
+    """As with any instance that dies; those that follow are answered."""
+    body = {"model": MODEL, "prompt": prompts[0], "max_tokens": 12, "ignore_eos": True}
+    with _losing_a_rank_in_a_step(fleet, "decode-1"):
+        answer = httpx.post(f"{fleet.base_url}/v1/completions", json=body, timeout=60)
+    assert answer.status_code == 503 and answer.json()["error"]["code"] == "unavailable"
+    assert _ask_all(fleet, prompts[UP_TO_A_WINDOW]) == expected[UP_TO_A_WINDOW]
 
 
 def test_the_workers_of_a_killed_instance_end(fleet: RunningFleet) -> None:

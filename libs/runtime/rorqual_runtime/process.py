@@ -82,8 +82,8 @@ def _say(message: str) -> int:
 
 
 def end_at_once(reason: str) -> None:
-    """End this process with exit code 1, from any thread, as a crash does: jobs and generations it
-    held are not answered for, but go on elsewhere."""
+    """End this process with exit code 1, from any thread, as a crash does: nothing is drained or
+    answered, others see to what it held."""
     log.critical("the service ends at once", extra={"reason": reason})
     os._exit(1)
 
