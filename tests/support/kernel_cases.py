@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
+import pytest
 import torch
 from rorqual_engine.kernels.registry import KernelChoice, find_kernel
 from rorqual_engine.ref.choice import RowChoices
@@ -114,6 +115,15 @@ def entries_are_read_where_pages_say(kernels: Kernels) -> None:
             rows = part_of(places, slice(0, len(wanted)))
             found = kernels("gather_entries")(entries, wanted, rows)
             check_equal(found, kernels.twin("gather_entries")(entries, wanted, rows))
+
+
+@case
+def rows_that_are_not_contiguous_are_refused(kernels: Kernels) -> None:
+    places = kernels.places([(3, 1)])
+    turned = kernels.randn(40, 11, 4).transpose(1, 2)
+    numbers = torch.zeros(1, 1, dtype=torch.int32, device=kernels.device)
+    with pytest.raises(ValueError, match="not contiguous"):
+        kernels("gather_entries")(turned, numbers, places)
 
 
 @case
@@ -271,6 +281,8 @@ def scores_equal_their_twin(kernels: Kernels) -> None:
     for ratio, heads, dtype in ((1, 3, torch.float32), (2, 20, torch.bfloat16)):
         places = kernels.places([(25, 3), (0, 2), (7, 1)])
         keys = kernels.paged(PAGE // ratio, 20, dtype)
+        if ratio == 2:  # dimension by dimension in a page
+            keys = kernels.paged(20, PAGE // ratio, dtype).transpose(1, 2)
         queries = kernels.randn(6, heads, 20, dtype=dtype)
         weights = kernels.randn(6, heads)
         sizes = {"ratio": ratio, "num_entries": 28 // ratio}

@@ -43,3 +43,7 @@ def test_every_kernel_compiles_for_a_gpu_and_fits_it() -> None:
     found = _run("compile_kernels", "90")
     assert len(found) == 18
     assert not {name: size for name, size in found.items() if size > SHARED_BYTES}
+
+
+def test_a_model_on_interpreted_kernels_gives_the_cpus_logits() -> None:
+    assert max(_run("interpret_model")) < 1e-4

@@ -22,7 +22,7 @@ def index_scores(
     """fp32 [T, columns]: sum over heads of weight * relu(query . key) * dim ** -0.5.
 
     queries: [T, heads, dim]; weights: fp32 [T, heads]
-    keys: [pages, per_page, dim], dim contiguous, of all sequences
+    keys: [pages, per_page, dim], any strides, of all sequences
     ratio: entry w is complete, and visible, at positions from ratio * (w + 1) - 1 on
     num_entries: columns; at least as many as any row sees
     blocks: int64 [T, b] ascending, -1 = none; column c then stands for entry

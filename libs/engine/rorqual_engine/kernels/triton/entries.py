@@ -8,7 +8,7 @@ import torch
 import triton
 import triton.language as tl
 
-from rorqual_engine.kernels.triton.places import entry_offsets, next_power
+from rorqual_engine.kernels.triton.places import check_rows, entry_offsets, next_power
 from rorqual_engine.ref.places import RowPlaces
 
 _BLOCK_ENTRIES = 16
@@ -73,6 +73,7 @@ def _write_window(
 
 
 def gather_entries(entries: torch.Tensor, numbers: torch.Tensor, places: RowPlaces) -> torch.Tensor:
+    check_rows(entries, numbers)
     num_rows, num_numbers = numbers.shape
     dim = entries.shape[2]
     target = entries.new_empty((num_rows, num_numbers, dim))
@@ -92,6 +93,7 @@ def scatter_entries(
     sequences: torch.Tensor,
     places: RowPlaces,
 ) -> None:
+    check_rows(entries, values)
     if len(values):
         _scatter[(len(values),)](
             entries, values, numbers, sequences, places.pages, places.page_starts,
@@ -101,6 +103,7 @@ def scatter_entries(
 
 
 def write_window(ring: torch.Tensor, values: torch.Tensor, places: RowPlaces) -> None:
+    check_rows(ring, values)
     if len(values):
         _write_window[(len(values),)](
             ring, values, places.sequences, places.positions, places.slots, len(values),

@@ -40,8 +40,8 @@ def _column_number(
 @triton.jit
 def _scores(
     queries, weights, keys, blocks, target, sequences, positions, pages, page_starts, scale,
-    query_row, query_head, weight_row, per_page, key_page, key_row, blocks_stride, block_entries,
-    num_columns, num_heads, ratio, DIM: tl.constexpr, BLOCK_D: tl.constexpr,
+    query_row, query_head, weight_row, per_page, key_page, key_row, key_dim, blocks_stride,
+    block_entries, num_columns, num_heads, ratio, DIM: tl.constexpr, BLOCK_D: tl.constexpr,
     BLOCK_H: tl.constexpr, BLOCK_N: tl.constexpr, HAS_BLOCKS: tl.constexpr,
 ):  # fmt: skip
     row = tl.program_id(0)
@@ -59,7 +59,7 @@ def _scores(
     dim = tl.arange(0, BLOCK_D)
     is_dim = dim < DIM
     mask = is_seen[:, None] & is_dim[None, :]
-    key = tl.load(keys + source[:, None] + dim[None, :], mask=mask, other=0.0)
+    key = tl.load(keys + source[:, None] + dim[None, :] * key_dim, mask=mask, other=0.0)
     scores = tl.zeros((BLOCK_N,), tl.float32)
     for first in range(0, num_heads, BLOCK_H):
         head = first + tl.arange(0, BLOCK_H)
@@ -169,7 +169,7 @@ def index_scores(
     _scores[(num_rows, triton.cdiv(num_columns, _BLOCK_COLUMNS))](
         queries, weights, keys, chosen, target, places.sequences, places.positions, places.pages,
         places.page_starts, dim**-0.5, queries.stride(0), queries.stride(1), weights.stride(0),
-        keys.shape[1], keys.stride(0), keys.stride(1), chosen.stride(0), block_entries,
+        keys.shape[1], *keys.stride(), chosen.stride(0), block_entries,
         num_columns, num_heads, ratio, DIM=dim, BLOCK_D=next_power(dim, 16), BLOCK_H=16,
         BLOCK_N=_BLOCK_COLUMNS, HAS_BLOCKS=blocks is not None,
     )  # fmt: skip

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import os
 
+import torch
 import triton
 import triton.language as tl
 
@@ -48,6 +49,13 @@ def turn_pairs(
         s = -s
     turned = tl.join(even * c - odd * s, odd * c + even * s)
     return tl.reshape(turned, (BLOCK_H, BLOCK_D))
+
+
+def check_rows(*values: torch.Tensor) -> None:
+    """What is read and written row by row. Raises: ValueError unless rows are contiguous."""
+    for tensor in values:
+        if tensor.stride(-1) != 1 and tensor.shape[-1] > 1:
+            raise ValueError(f"rows of strides {tensor.stride()} are not contiguous")
 
 
 def next_power(value: int, least: int = 1) -> int:

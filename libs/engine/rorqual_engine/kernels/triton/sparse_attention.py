@@ -12,7 +12,13 @@ import torch
 import triton
 import triton.language as tl
 
-from rorqual_engine.kernels.triton.places import entry_offsets, next_power, product, turn_pairs
+from rorqual_engine.kernels.triton.places import (
+    check_rows,
+    entry_offsets,
+    next_power,
+    product,
+    turn_pairs,
+)
 from rorqual_engine.ref.places import RowPlaces
 
 _TILE_BYTES = 16 << 10
@@ -143,6 +149,7 @@ def attend_entries(
     if entries is None or selection is None:
         entries, selection = ring, places.positions[:, None][:, :0]
     selection = selection if selection.stride(1) == 1 else selection.contiguous()
+    check_rows(fresh, ring, entries)
     block_d = next_power(dim, 16)
     block_n = max(16, min(64, _TILE_BYTES // (block_d * query.element_size())))
     block_h = 16
