@@ -2,10 +2,10 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from json.encoder import encode_basestring  # type: ignore[attr-defined]
 from typing import Any
 
 from rorqual_recipe.conversation import ParsedRequest
+from rorqual_recipe.json_text import json_string
 from rorqual_recipe.output.events import (
     AnswerEvent,
     AnswerFinished,
@@ -77,7 +77,7 @@ class CompletionChunks:
 
     def _chunk(self, index: int, text: str, logprobs: str, reason: str, tail: str) -> bytes:
         return (
-            f'{self._start},"choices":[{{"index":{index},"text":{encode_basestring(text)},'
+            f'{self._start},"choices":[{{"index":{index},"text":{json_string(text)},'
             f'"logprobs":{logprobs},"finish_reason":{reason}}}]{tail}'
         ).encode()
 

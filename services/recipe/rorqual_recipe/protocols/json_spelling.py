@@ -8,8 +8,9 @@ import json
 import re
 from collections.abc import Iterator
 from json.decoder import scanstring  # type: ignore[attr-defined]
-from json.encoder import encode_basestring  # type: ignore[attr-defined]
 from typing import Any
+
+from rorqual_recipe.json_text import json_string
 
 _TOKEN = re.compile(r'("[^"\\]*(?:\\.[^"\\]*)*")|([:,])|(\s+)|([^"\s:,]+)', re.DOTALL)
 _BLANKS = " \t\n\r"
@@ -31,7 +32,7 @@ def model_spelling(text: str) -> str:
 def _respelled(token: re.Match[str], is_compact: bool) -> str:
     if token[1]:
         written = token[1]
-        return encode_basestring(json.loads(written)) if "\\" in written else written
+        return json_string(json.loads(written)) if "\\" in written else written
     return f"{token[2]} " if token[2] and is_compact else token[0]
 
 

@@ -1,7 +1,8 @@
 """The arguments of a DSML call: parameters in, one JSON object out, piece by piece."""
 
+from rorqual_recipe.json_text import json_string
 from rorqual_recipe.output.calls.base import CallSink
-from rorqual_recipe.output.calls.json_values import as_json, escape, is_json, quote
+from rorqual_recipe.output.calls.json_values import as_json, escape, is_json
 
 CUSTOM_INPUT = "input"
 
@@ -82,7 +83,7 @@ class DsmlArguments:
         elif name in self._names:
             self.problems.append(f"parameter `{name}` is there twice and its first value is kept")
         else:
-            self._sink.arguments(f"{', ' if self._names else '{'}{quote(name)}: ")
+            self._sink.arguments(f"{', ' if self._names else '{'}{json_string(name)}: ")
             self._names.add(name)
             return True
         self._is_muted = True

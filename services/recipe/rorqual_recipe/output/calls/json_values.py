@@ -2,8 +2,9 @@
 
 import json
 import re
-from json.encoder import encode_basestring  # type: ignore[attr-defined]
 from typing import Any, Final
+
+from rorqual_recipe.json_text import json_string
 
 _STRUCTURE = re.compile(r'["{}\[\]\ud800-\udfff]')
 _IN_STRING = re.compile(r'["\\]')
@@ -12,16 +13,9 @@ MAX_DEPTH: Final = 200
 _WORDS: Final = {"True": "true", "False": "false", "None": "null"}
 
 
-def quote(text: str) -> str:
-    """The text as a JSON string."""
-    quoted: str = encode_basestring(text)
-    return quoted
-
-
 def escape(text: str) -> str:
     """The text as the inside of a JSON string."""
-    quoted: str = encode_basestring(text)
-    return quoted[1:-1]
+    return json_string(text)[1:-1]
 
 
 def _refuse(constant: str) -> Any:
@@ -60,7 +54,7 @@ def as_json(text: str) -> tuple[str, str | None]:
     word = _WORDS.get(text.strip())
     if word is not None:
         return word, f"{text.strip()} was read as {word}"
-    return quote(text), "is not JSON and was passed on as a string"
+    return json_string(text), "is not JSON and was passed on as a string"
 
 
 class JsonSpan:

@@ -4,9 +4,9 @@ Chunks are put together from ready-made pieces of text: this runs once per token
 """
 
 from collections.abc import Sequence
-from json.encoder import encode_basestring  # type: ignore[attr-defined]
 
 from rorqual_recipe.conversation import ParsedRequest
+from rorqual_recipe.json_text import json_string
 from rorqual_recipe.output.events import (
     AnswerEvent,
     AnswerFinished,
@@ -95,28 +95,28 @@ class ChatChunks:
     def _content(self, choice: "_ChoiceFrames", event: ContentDelta) -> bytes:
         if not self._with_logprobs:
             return choice.content(event.text)
-        delta = f'"content":{encode_basestring(event.text)}{choice.no_reasoning}'
+        delta = f'"content":{json_string(event.text)}{choice.no_reasoning}'
         shown = logprobs_object(event.logprobs, (), self._facts.vocabulary)
         return choice.delta_with_logprobs(delta, compact_json(shown))
 
     def _reasoning(self, choice: "_ChoiceFrames", event: ReasoningDelta) -> bytes:
         if not self._with_logprobs:
             return choice.reasoning(event.text)
-        delta = f'"content":null,"reasoning_content":{encode_basestring(event.text)}'
+        delta = f'"content":null,"reasoning_content":{json_string(event.text)}'
         shown = logprobs_object((), event.logprobs, self._facts.vocabulary)
         return choice.delta_with_logprobs(delta, compact_json(shown))
 
     def _call(self, choice: "_ChoiceFrames", event: ToolCallBegan) -> str:
-        name = encode_basestring(event.name)
+        name = json_string(event.name)
         choice.calls[event.index] = event
         if self._echo.is_legacy:
             return f'"function_call":{{"name":{name},"arguments":""}}'
         kind, text = ("custom", "input") if event.is_custom else ("function", "arguments")
-        head = f'"index":{event.index},"id":{encode_basestring(event.call_id)},"type":"{kind}"'
+        head = f'"index":{event.index},"id":{json_string(event.call_id)},"type":"{kind}"'
         return f'"tool_calls":[{{{head},"{kind}":{{"name":{name},"{text}":""}}}}]'
 
     def _arguments(self, choice: "_ChoiceFrames", event: ToolArgumentsDelta) -> str:
-        text = encode_basestring(event.text)
+        text = json_string(event.text)
         if self._echo.is_legacy:
             return f'"function_call":{{"arguments":{text}}}'
         if choice.calls[event.index].is_custom:
@@ -149,10 +149,10 @@ class _ChoiceFrames:
         self.warnings: list[str] = []
 
     def content(self, text: str) -> bytes:
-        return f"{self._before_content}{encode_basestring(text)}{self._after_content}".encode()
+        return f"{self._before_content}{json_string(text)}{self._after_content}".encode()
 
     def reasoning(self, text: str) -> bytes:
-        return f"{self._before_reasoning}{encode_basestring(text)}{self._after}".encode()
+        return f"{self._before_reasoning}{json_string(text)}{self._after}".encode()
 
     def delta(self, delta: str) -> bytes:
         return f"{self._before}{delta}{self._after}".encode()

@@ -4,13 +4,13 @@ Frames are put together from ready-made text: this runs once per token of every 
 """
 
 from collections.abc import Sequence
-from json.encoder import encode_basestring  # type: ignore[attr-defined]
 from typing import Any
 
 from rorqual_runtime.anthropic_errors import anthropic_error_frame, render_anthropic_error
 from rorqual_runtime.errors import ServingError
 
 from rorqual_recipe.conversation import ParsedRequest
+from rorqual_recipe.json_text import json_string
 from rorqual_recipe.output.events import (
     AnswerEvent,
     AnswerFinished,
@@ -130,7 +130,7 @@ class MessageStream:
         frames.append(self._delta('"thinking_delta","thinking":', text))
 
     def _delta(self, kind_and_field: str, text: str) -> bytes:
-        delta = f'{{"type":{kind_and_field}{encode_basestring(text)}}}'
+        delta = f'{{"type":{kind_and_field}{json_string(text)}}}'
         return f'{_DELTA}{self._index},"delta":{delta}}}\n\n'.encode()
 
     def _switch_to(self, name: str, block: dict[str, Any], frames: list[bytes]) -> None:

@@ -2,10 +2,10 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from json.encoder import encode_basestring  # type: ignore[attr-defined]
 from typing import Any
 
 from rorqual_recipe.conversation import ParsedRequest
+from rorqual_recipe.json_text import json_string
 from rorqual_recipe.output.events import (
     AnswerEvent,
     AnswerFinished,
@@ -120,7 +120,7 @@ class Answer:
             self._close("completed")
             self._open = OpenMessage(self._item_id("msg"), len(self._done), self._emit)
             logprobs, self._stray_logprobs = [*self._stray_logprobs, *logprobs], []
-        self._open.add(encode_basestring(event.text), event.text, logprobs)
+        self._open.add(json_string(event.text), event.text, logprobs)
 
     def _thought(self, event: ReasoningDelta) -> None:
         if not isinstance(self._open, OpenReasoning):
@@ -128,7 +128,7 @@ class Answer:
                 return
             self._close("completed")
             self._open = OpenReasoning(self._item_id("rs"), len(self._done), self._emit, self._seal)
-        self._open.add(encode_basestring(event.text), event.text, self._logprobs(event))
+        self._open.add(json_string(event.text), event.text, self._logprobs(event))
 
     def _call(self, event: ToolCallBegan) -> None:
         self._close("completed", before_call=True)

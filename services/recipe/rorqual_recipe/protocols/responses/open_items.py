@@ -6,9 +6,9 @@ text.
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from json.encoder import encode_basestring  # type: ignore[attr-defined]
 from typing import Any, Protocol
 
+from rorqual_recipe.json_text import json_string
 from rorqual_recipe.protocols.responses.output import (
     call_item,
     message_item,
@@ -76,7 +76,7 @@ class OpenMessage(_Growing):
         """See OpenItem.close."""
         part = text_part("".join(self._texts), self._logprobs)
         done = f'"content_index":0,{self._place},"logprobs":{_json(self._logprobs)}'
-        self._emit("response.output_text.done", f'{done},"text":{encode_basestring(part["text"])}')
+        self._emit("response.output_text.done", f'{done},"text":{json_string(part["text"])}')
         self._part("done", part)
         phase = "commentary" if before_call else "final_answer"
         return self._ended(message_item(self._item_id, status, phase, [part]))
@@ -104,7 +104,7 @@ class OpenReasoning(_Growing):
     def close(self, status: str, *, before_call: bool = False) -> dict[str, Any]:
         """See OpenItem.close."""
         text = "".join(self._texts)
-        done = f'"content_index":0,{self._place},"text":{encode_basestring(text)}'
+        done = f'"content_index":0,{self._place},"text":{json_string(text)}'
         self._emit("response.reasoning_text.done", done)
         self._part("done", reasoning_part(text))
         return self._ended(reasoning_item(self._item_id, status, text, self._seal(text)))
@@ -134,13 +134,13 @@ class OpenCall(_Growing):
         self._pieces.append(text)
         if self._kind in _DELTAS and text:
             name, _ = _DELTAS[self._kind]
-            self._emit(f"{name}.delta", f'"delta":{encode_basestring(text)},{self._place}')
+            self._emit(f"{name}.delta", f'"delta":{json_string(text)},{self._place}')
 
     def close(self, status: str, *, before_call: bool = False) -> dict[str, Any]:
         """See OpenItem.close."""
         arguments = "".join(self._pieces) if self.arguments is None else self.arguments
         if self._kind in _DELTAS:
             name, member = _DELTAS[self._kind]
-            spelled = encode_basestring(arguments)
+            spelled = json_string(arguments)
             self._emit(f"{name}.done", f'"{member}":{spelled},{self._place}')
         return self._ended(call_item(self._kind, self._item_id, status, self._call, arguments))
