@@ -111,6 +111,8 @@ class ImageEncoder:
         finally:
             asking.cancel()
             self._sent_work[vision_id] -= work
+            if not self._sent_work[vision_id]:
+                del self._sent_work[vision_id]
         return embeddings_from_wire(asking.result(), image)
 
     async def _answered(self, asking: asyncio.Task[VisionEncodeReply], vision_id: str) -> None:
