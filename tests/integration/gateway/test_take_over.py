@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -99,6 +100,12 @@ def _take_texts(value: Any, texts: list[str]) -> Any:
     return {name: _take_texts(inner, texts) for name, inner in rest.items()}
 
 
+async def until(condition: Callable[[], object]) -> None:
+    async with asyncio.timeout(10):
+        while not condition():
+            await asyncio.sleep(0.02)
+
+
 @pytest.mark.parametrize("path", REQUESTS)
 @pytest.mark.parametrize("after_bytes", [0, 9000])
 async def test_another_instance_goes_on(
@@ -149,7 +156,7 @@ async def test_an_answer_survives_two_lost_instances(
 
         async def lose_two() -> None:
             await lose()
-            await asyncio.sleep(1.0)
+            await until(lambda: any(recipe.service.num_active for recipe in alive))
             await lose()
 
         resumed = await answer_of(fleet, path, stream=True, lose=lose_two, after_bytes=3000)
@@ -166,7 +173,8 @@ async def test_an_answer_in_one_piece_is_finished_too(
     fleet.backend.play = lambda _g: Playback(tokens, pause_s=0.01)
     ask = fleet.client.chat.completions.create(model=MODEL_ID, messages=USER)  # type: ignore[arg-type]
     request = asyncio.create_task(ask)
-    await asyncio.sleep(0.3)
+    await until(lambda: fleet.backend.submitted)
+    await asyncio.sleep(0.1)  # in mid-answer
     async with running_recipe(runtime_settings, chat_model_dir):
         await fleet.recipe.ctx.bus.close()
         answer = await asyncio.wait_for(request, 10)
@@ -185,9 +193,9 @@ async def test_an_answer_that_was_out_before_anyone_listened_is_found(
     fleet.say("Hello", hold_s=0.4)
     ask = fleet.client.chat.completions.create(model=MODEL_ID, messages=USER)  # type: ignore[arg-type]
     request = asyncio.create_task(ask)
-    await asyncio.sleep(0.2)
+    await until(lambda: fleet.backend.submitted)
     await fleet.recipe.ctx.bus.close()
-    await asyncio.sleep(0.6)
+    await asyncio.sleep(0.6)  # past the answer, which comes 0.4 s after it was asked for
     async with running_recipe(runtime_settings, chat_model_dir):
         answer = await asyncio.wait_for(request, 10)
     assert answer.choices[0].message.content == "Hello"
@@ -200,14 +208,13 @@ async def test_a_lost_instance_is_listened_to_once_and_as_long_as_needed(
     fleet.say(TEXT, pause_s=0.02)
     ask = fleet.client.chat.completions.create
     requests = [asyncio.create_task(ask(model=MODEL_ID, messages=USER)) for _ in range(12)]  # type: ignore[arg-type]
-    await asyncio.sleep(0.4)
+    await until(lambda: len(fleet.backend.submitted) == 12)
     async with running_recipe(runtime_settings, chat_model_dir) as second:
         num_subscriptions = len(second.ctx.bus.client._subs)
         await fleet.recipe.ctx.bus.close()
         answers = await asyncio.wait_for(asyncio.gather(*requests), 20)
         assert len(second.ctx.bus.client._subs) == num_subscriptions + 1
-        await asyncio.sleep(0.7)
-        assert len(second.ctx.bus.client._subs) == num_subscriptions
+        await until(lambda: len(second.ctx.bus.client._subs) == num_subscriptions)
     assert [answer.choices[0].message.content for answer in answers] == [TEXT] * 12
 
 
@@ -219,7 +226,7 @@ async def test_a_prompt_that_went_with_its_instance_is_an_error(
     fleet.say(TEXT, hold_s=30)
     ask = fleet.client.chat.completions.create(model=MODEL_ID, messages=USER)  # type: ignore[arg-type]
     request = asyncio.create_task(ask)
-    await asyncio.sleep(0.2)
+    await until(lambda: fleet.backend.submitted)
     by_ticket = runtime_settings.model_copy(update={"max_inline_bytes": 16})
     async with running_recipe(by_ticket, chat_model_dir):
         await fleet.recipe.ctx.bus.close()
