@@ -9,6 +9,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 MAX_HEAD_BYTES = 64 << 10
 _HEAD_END = re.compile(rb"\r?\n\r?\n")
+_HEAD_END_BYTES = 4
 _UPGRADE = re.compile(rb"(?i)(?<=\n)upgrade:")
 _TOO_LONG = json.dumps(
     {
@@ -48,8 +49,9 @@ class EdgeProtocol(HttpToolsProtocol):
         if not self._is_between_requests:
             self._go_on(data)
             return
+        num_searched = max(0, len(self._head) - _HEAD_END_BYTES)
         self._head += data
-        end = _HEAD_END.search(self._head)
+        end = _HEAD_END.search(self._head, num_searched)
         if len(self._head) > MAX_HEAD_BYTES and (end is None or end.end() > MAX_HEAD_BYTES):
             self._refuse()
         elif end is not None or not self._head[:1].isalpha():
