@@ -12,7 +12,7 @@ from rorqual_recipe.pdf_text import OPENED_BUT_UNREADABLE
 PDF = "application/pdf"
 _PDF_IN_BASE64 = b"JVBERi"
 _ESCAPED_LETTERS = (b"\\u004", b"\\u005", b"\\u006")
-_PDF_WEIGHT_BYTES = 1 << 30
+PDF_WEIGHT_BYTES = 1 << 30
 _TEXT_TYPES = frozenset(
     f"application/{name}"
     for name in (
@@ -58,7 +58,7 @@ def reading_weight(body: bytes) -> int:
     a PDF, so that nothing slips through.
     """
     is_heavy = _PDF_IN_BASE64 in body or any(escape in body for escape in _ESCAPED_LETTERS)
-    return len(body) + (_PDF_WEIGHT_BYTES if is_heavy else 0)
+    return len(body) + (PDF_WEIGHT_BYTES if is_heavy else 0)
 
 
 def media_type_of(declared: str, name: str, data: bytes) -> str:

@@ -1,22 +1,21 @@
 """From a body to a stream that awaits tokens: CPU work off the loop, prompts published."""
 
-import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
-from rorqual_runtime.errors import NoCapacity, ServingError
+from rorqual_runtime.errors import ServingError
 from rorqual_runtime.payload import free_payload, put_payload
 from rorqual_runtime.service import ServiceContext
 
 from rorqual_recipe.choices import Choice, TakeOver
 from rorqual_recipe.conversation import ImagePart
-from rorqual_recipe.documents import reading_weight
+from rorqual_recipe.documents import PDF_WEIGHT_BYTES, reading_weight
 from rorqual_recipe.encode import EncodedRequest, encode_request, with_images
 from rorqual_recipe.event_log import EventLog
 from rorqual_recipe.images import ImageLimits, PreparedImage, prepare_images
+from rorqual_recipe.lanes import WorkLane
 from rorqual_recipe.model import ServedModel
 from rorqual_recipe.output.answer import AnswerReader
 from rorqual_recipe.output.plan import plan_answer
@@ -52,8 +51,16 @@ class Intake:
         self._ctx = ctx
         self._settings = settings
         self._model = model
-        self._executor = ThreadPoolExecutor(settings.encode_threads, "encode")
-        self._num_waiting = 0
+        self._prompts = WorkLane(
+            "long prompts",
+            num_threads=settings.encode_threads,
+            max_waiting=settings.max_waiting_encodes,
+        )
+        self._documents = WorkLane(
+            "documents",
+            num_threads=settings.document_threads,
+            max_waiting=settings.max_waiting_documents,
+        )
         self._limits = ParseLimits(
             max_choices=settings.max_choices,
             has_vision=model.takes_images,
@@ -126,13 +133,8 @@ class Intake:
         """See Compute."""
         if num_bytes <= self._settings.inline_encode_bytes:
             return work()
-        if self._num_waiting >= self._settings.max_waiting_encodes:
-            raise NoCapacity("too many long prompts are waiting to be encoded")
-        self._num_waiting += 1
-        try:
-            return await asyncio.get_running_loop().run_in_executor(self._executor, work)
-        finally:
-            self._num_waiting -= 1
+        lane = self._prompts if num_bytes < PDF_WEIGHT_BYTES else self._documents
+        return await lane.run(work)
 
     async def publish_prompts(self, encoded: EncodedRequest) -> list[Any]:
         """Each prompt as a payload that its choices share; readers keep it. Raises: NoCapacity."""

@@ -43,6 +43,10 @@ class RecipeSettings(BaseSettings):
     max_waiting_encodes: int = Field(
         256, ge=1, description="big prompts waiting for a thread before new ones get 503"
     )
+    document_threads: int = Field(2, ge=1, description="threads for requests that bring PDFs")
+    max_waiting_documents: int = Field(
+        32, ge=1, description="requests with PDFs waiting for a thread before new ones get 503"
+    )
     stall_probe_s: float = Field(
         5.0, gt=0, description="silence after which decode is asked for what was missed"
     )
