@@ -6,16 +6,20 @@ import os
 import time
 from collections.abc import Callable
 from datetime import timedelta
+from typing import Any
 
 import torch
-import torch.distributed as dist
+import torch.distributed
 
 from rorqual_engine.parallel.exchange import Arrived, ExpertExchange, GroupLost
 from rorqual_engine.parallel.placement import Destinations
 
+dist: Any = torch.distributed  # groups and stores are there, but not in its types
+
 _NUMBER_BYTES = 4
 """In front of every row: the slot it goes to."""
 _HEAD_BYTES = 16
+_FILE = "file://"
 _FIRST_BYTES = 1 << 15
 """Rows for one rank that fit the first message: all, in steps that decode."""
 
@@ -47,16 +51,27 @@ class ProcessExchange(ExpertExchange):
         self._is_open = True
 
     def _join(self, address: str, limit: timedelta) -> None:
-        is_cuda = self.device.type == "cuda"
-        if is_cuda:  # else NCCL's waits only queue, and a limit ends the process
-            os.environ.setdefault("TORCH_NCCL_BLOCKING_WAIT", "1")
-        dist.init_process_group(
-            "nccl" if is_cuda else "gloo",
-            init_method=address if "://" in address else f"tcp://{address}",
-            rank=self.rank,
-            world_size=self.size,
-            timeout=limit,
-        )
+        """A group of its own: torch's default group is one a process and numbers its successors,
+        so that a process which had one before would look for its peers under another name."""
+        store = dist.PrefixStore("experts", self._store(address, limit))
+        if self.device.type != "cuda":
+            self._group = dist.ProcessGroupGloo(store, self.rank, self.size, timeout=limit)
+            return
+        # else NCCL's waits only queue, and a limit ends the process
+        os.environ.setdefault("TORCH_NCCL_BLOCKING_WAIT", "1")
+        options = dist.ProcessGroupNCCL.Options()
+        options._timeout = limit
+        self._group = dist.ProcessGroupNCCL(store, self.rank, self.size, options)
+
+    def _store(self, address: str, limit: timedelta) -> Any:
+        """Where the ranks find each other."""
+        if address.startswith(_FILE):
+            store = dist.FileStore(address.removeprefix(_FILE), self.size)
+        else:
+            host, _, port = address.rpartition(":")
+            store = dist.TCPStore(host, int(port), self.size, self.rank == 0, limit)
+        store.set_timeout(limit)
+        return store
 
     def agree(self, value: int) -> list[int]:
         mine = torch.full((self.size, 1), value, device=self.device)
@@ -122,7 +137,7 @@ class ProcessExchange(ExpertExchange):
     def close(self) -> None:
         if self._is_open:
             self._is_open = False
-            dist.destroy_process_group()
+            self._group.shutdown()
 
     def _swap(
         self, what: str, rows: torch.Tensor, sent: tuple[int, ...], received: tuple[int, ...]
@@ -130,7 +145,8 @@ class ProcessExchange(ExpertExchange):
         """Bytes [sum of sent, width] -> [sum of received, width]."""
         target = rows.new_empty((sum(received), rows.shape[1]))
         self._guarded(
-            what, lambda: dist.all_to_all_single(target, rows, list(received), list(sent))
+            what,
+            lambda: self._group.alltoall_base(target, rows, list(received), list(sent)).wait(),
         )
         return target
 
