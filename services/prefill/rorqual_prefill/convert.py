@@ -10,6 +10,7 @@ import numpy as np
 from rorqual_policy.blocks import ImageSpan
 from rorqual_proto.v1 import (
     decode_pb2,
+    generation_pb2,
     kvmeta_pb2,
     load_pb2,
     prefill_pb2,
@@ -51,7 +52,22 @@ def job_from_wire(wire: prefill_pb2.PrefillJob) -> Job:
         generation=generation,
         compiled_grammar=wire.compiled_grammar if wire.HasField("compiled_grammar") else None,
         images=_images_from_wire(wire),
+        is_plain_draw=_is_plain_draw(generation),
+        stop_ids=frozenset(generation.sampling.stop_token_ids),
     )
+
+
+def _is_plain_draw(generation: generation_pb2.Generation) -> bool:
+    wish = generation.sampling
+    has_rules = bool(
+        wish.frequency_penalty
+        or wish.presence_penalty
+        or wish.repetition_penalty not in (0, 1)
+        or wish.logit_bias
+        or wish.min_new_tokens
+    )
+    is_greedy = wish.temperature <= 0 and not wish.logprobs
+    return is_greedy and not has_rules and not generation.HasField("constraint")
 
 
 def _images_from_wire(wire: prefill_pb2.PrefillJob) -> tuple[JobImage, ...]:
@@ -129,6 +145,23 @@ def handover_to_wire(job: Job, parts: HandoverParts) -> decode_pb2.HandoverReque
     for image in wire.generation.images:
         image.ClearField("pixels")
     return wire
+
+
+def first_token_to_wire(
+    job: Job, token_id: int, *, decode_id: str, num_cached_tokens: int
+) -> decode_pb2.TokenBatch:
+    """The first token, in the name of the decode instance that will send it again with the others.
+
+    Incarnation 0: anything that comes from decode itself outranks it.
+    """
+    delta = decode_pb2.TokenDelta(
+        request_id=job.key.request_id,
+        choice_index=job.key.choice_index,
+        token_ids=[token_id],
+        num_prompt_tokens=job.num_prompt_tokens,
+        num_cached_tokens=num_cached_tokens,
+    )
+    return decode_pb2.TokenBatch(decode_id=decode_id, deltas=[delta])
 
 
 def failure_to_wire(

@@ -50,6 +50,10 @@ class Job:
     compiled_grammar: Any
     images: tuple[JobImage, ...] = ()
     """In order of their places."""
+    is_plain_draw: bool = False
+    """The first token is the largest logit and nothing else: no noise, scores, mask or rules."""
+    stop_ids: frozenset[int] = frozenset()
+    """End tokens of this request beside the model's."""
 
     @property
     def image_spans(self) -> list[ImageSpan]:

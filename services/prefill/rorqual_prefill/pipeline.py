@@ -12,7 +12,7 @@ from opentelemetry.trace import Tracer
 from rorqual_engine.models.base import CausalModel
 from rorqual_policy.blocks import block_keys
 from rorqual_runtime.clock import Clock
-from rorqual_runtime.errors import ContextTooLong, InvalidRequest
+from rorqual_runtime.errors import ContextTooLong, InvalidRequest, ServingError
 from rorqual_runtime.payload import get_token_ids, put_payload
 from rorqual_runtime.tensors import TensorPlane
 
@@ -123,7 +123,28 @@ class PrefillPipeline:
                 logits = await self._compute(work, prompt)
                 if prompt.window and prompt.window.kept is not None:
                     self._windows.keep(work.keys[-1], prompt.window.kept)
+                await self._announce(work, begin, logits, placement)
                 await self._hand_over(work, begin, logits, placement)
+
+    async def _announce(
+        self, work: Work, begin: Begin, logits: np.ndarray, placement: asyncio.Task[str]
+    ) -> None:
+        """The first token at once, where it is certain that decode will draw the same.
+
+        A job that is delivered again must draw it as well, so the model's bits must not depend on
+        chance: not on a GPU. Source: 2 ms of TTFT are preparation and transfer of a handover.
+        """
+        job = work.job
+        is_placed = placement.done() and not placement.cancelled() and not placement.exception()
+        if not (job.is_plain_draw and is_placed and self._model.device.type == "cpu"):
+            return
+        token_id = int(logits.argmax())
+        if token_id in job.stop_ids or token_id in self._model.eos_token_ids:
+            return  # decode says how an answer ends
+        with contextlib.suppress(ServingError):
+            await self._fleet.announce(
+                job, token_id, decode_id=placement.result(), num_cached_tokens=begin.first_row
+            )
 
     async def _compute(self, work: Work, prompt: Prompt) -> np.ndarray:
         with self._tracer.start_as_current_span("prefill.compute") as span:

@@ -73,6 +73,8 @@ class Received:
     num_prompt_tokens: int = 0
     num_cached_tokens: int = 0
     num_repeated: int = 0
+    announced: list[tuple[str, int]] = field(default_factory=list)
+    """First tokens that prefill told in the name of a decode instance."""
     decode_ids: set[str] = field(default_factory=set)
     first_s: float = 0.0
     last_s: float = 0.0
@@ -140,7 +142,11 @@ class Surroundings:
     async def _on_tokens(self, batch, _context) -> None:
         for delta in batch.deltas:
             key = (delta.request_id, delta.choice_index)
-            self.received.setdefault(key, Received()).take(batch.decode_id, delta)
+            received = self.received.setdefault(key, Received())
+            if batch.incarnation:
+                received.take(batch.decode_id, delta)
+            else:
+                received.announced += [(batch.decode_id, token) for token in delta.token_ids]
 
     async def _on_forget(self, request, _context) -> None:
         self.forgotten += [(key, request.reason) for key in request.keys]

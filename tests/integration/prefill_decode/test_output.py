@@ -95,3 +95,27 @@ async def test_a_grammar_gives_valid_json_from_a_random_model(
     assert output.token_ids[-1] == EOS_TOKEN_ID
     answer = json.loads(make_tokenizer().decode(output.token_ids[:-1]))
     assert set(answer) == {"ok", "n"}
+
+
+async def test_prefill_tells_the_first_token_where_nothing_but_the_logits_decides_it(
+    runtime_settings, tiny_model, tiny_dir, bare
+):
+    """Decode sends it again, in its place."""
+    expected = bare(prompt(60), 4)
+    async with running_fleet(runtime_settings, tiny_model, tiny_dir) as fleet:
+        plain = await fleet.around.complete("a", prompt(60), max_new_tokens=4, ignore_eos=True)
+        (decode_id,) = plain.decode_ids
+        assert plain.announced == [(decode_id, expected[0])]
+        assert plain.token_ids == expected
+        for number, wish in enumerate(
+            (
+                {"temperature": 1.0},
+                {"logprobs": True},
+                {"presence_penalty": 0.5},
+                {"min_new_tokens": 2},
+                {"stop_token_ids": [expected[0]]},
+            )
+        ):
+            other = await fleet.around.complete(f"b{number}", prompt(60), max_new_tokens=4, **wish)
+            assert other.announced == []
+        await fleet.nothing_held()
