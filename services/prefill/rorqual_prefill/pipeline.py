@@ -132,11 +132,13 @@ class PrefillPipeline:
         """The first token at once, where it is certain that decode will draw the same.
 
         A job that is delivered again must draw it as well, so the model's bits must not depend on
-        chance: not on a GPU. Source: 2 ms of TTFT are preparation and transfer of a handover.
+        chance: not on a GPU, and not with windows, which may be gone then and be replayed.
+        Source: 2 ms of TTFT are preparation and transfer of a handover.
         """
         job = work.job
+        is_repeatable = self._model.device.type == "cpu" and not self._snapshot_bytes
         is_placed = placement.done() and not placement.cancelled() and not placement.exception()
-        if not (job.is_plain_draw and is_placed and self._model.device.type == "cpu"):
+        if not (job.is_plain_draw and is_placed and is_repeatable):
             return
         token_id = int(logits.argmax())
         if token_id in job.stop_ids or token_id in self._model.eos_token_ids:
