@@ -45,7 +45,17 @@ class EnduringClient(Client):
     """nats-py closes for good on most `-ERR` lines, which a busy or restarting server also sends
     to healthy clients ('Authentication Timeout'), and its reconnect loop ends with an exception
     that it does not know. This one goes on.
+
+    Its PING also overtakes what waits to be sent, so that `flush` could return before the broker
+    had read the subscription made just before it. Here a PING goes last.
     """
+
+    async def _send_ping(self, future: asyncio.Future[bool] | None = None) -> None:
+        if self.is_connected and self._pending:
+            assert self._transport is not None
+            self._transport.writelines(self._pending)
+            self._pending, self._pending_data_size = [], 0
+        await super()._send_ping(future)
 
     async def _process_err(self, err_msg: str) -> None:
         if "permissions violation" in err_msg.lower():
@@ -97,7 +107,7 @@ class BrokerConnection:
         self._on_disconnect: list[Callable[[], None]] = []
         self._on_reconnect: list[Callable[[], Coroutine[Any, Any, None]]] = []
         self._background: set[asyncio.Task[None]] = set()
-        self._last_log_s = 0.0
+        self._logged_s: dict[str, float] = {}
         self._closing = False
 
     @property
@@ -303,17 +313,23 @@ class BrokerConnection:
             self.background(hook())
 
     async def _note_error(self, error: Exception) -> None:
-        """nats-py reports every failed connection attempt here: log a few, not all."""
+        """nats-py reports every failed connection attempt and every message that it drops here:
+        of each kind a few are logged, not all."""
+        if self._closing or not self._is_time_to_log(type(error).__name__):
+            return
         if isinstance(error, nats.errors.SlowConsumerError):
             log.error(
                 "messages dropped: a subscriber is too slow", extra={"subject": error.subject}
             )
-            return
+        else:
+            log.warning("message bus: %s", _reason(error))
+
+    def _is_time_to_log(self, kind: str) -> bool:
         now_s = time.monotonic()
-        if self._closing or now_s - self._last_log_s < LOG_INTERVAL_S:
-            return
-        self._last_log_s = now_s
-        log.warning("message bus: %s", _reason(error))
+        if now_s - self._logged_s.get(kind, -LOG_INTERVAL_S) < LOG_INTERVAL_S:
+            return False
+        self._logged_s[kind] = now_s
+        return True
 
 
 def _expire(reply: Reply, subject: str) -> None:

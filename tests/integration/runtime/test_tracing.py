@@ -22,6 +22,7 @@ from rorqual_runtime.settings import RuntimeSettings
 from rorqual_runtime.telemetry import open_telemetry
 
 from tests.support.bus import JOBS, answer_place, ask_place, put_job, serve_place
+from tests.support.waiting import WAIT_S, soon
 
 
 async def test_a_handler_runs_in_a_span_of_the_callers_trace(
@@ -45,7 +46,7 @@ async def test_the_trace_goes_on_through_the_queue(
     with tracer.start_as_current_span("router.submit") as root:
         await put_job(queue, "a")
     consumer = await WorkQueue(server_bus).consumer(JOBS, "lt16k")
-    (leased,) = await consumer.pull(1, 2)
+    (leased,) = await consumer.pull(1, WAIT_S)
     with tracer.start_as_current_span("prefill.job", context=leased.trace_context) as span:
         assert span.get_span_context().trace_id == root.get_span_context().trace_id
 
@@ -62,8 +63,8 @@ async def test_a_subscriber_sees_the_publishers_trace_and_none_without_one(
     with provider.get_tracer("test").start_as_current_span("gateway.cancel") as root:
         await caller_bus.publish(subjects.cancel(), router_pb2.CancelRequest())
     await caller_bus.publish(subjects.cancel(), router_pb2.CancelRequest())
-    assert await asyncio.wait_for(seen.get(), 2) == root.get_span_context().trace_id
-    assert await asyncio.wait_for(seen.get(), 2) == 0
+    assert await soon(seen.get()) == root.get_span_context().trace_id
+    assert await soon(seen.get()) == 0
 
 
 async def test_an_error_marks_the_span(
