@@ -1,4 +1,5 @@
-"""The variables a fleet knows: a misspelt one stops the start, as a wrong value does."""
+"""The variables a fleet knows: a misspelt one stops the start, as a wrong value does; one that the
+launcher decides by itself is said to be without effect."""
 
 from __future__ import annotations
 
@@ -12,6 +13,19 @@ from rorqual_cli.options import SERVICES
 from rorqual_cli.problems import CliError
 
 _PREFIX = "RORQUAL_"
+_DECIDED_BY_US = {
+    "RORQUAL_NATS_URL": "a fleet starts its own NATS",
+    "RORQUAL_REDIS_URL": "a fleet starts its own Redis",
+    "RORQUAL_INSTANCE_ID": "instances are numbered",
+    "RORQUAL_MODEL_DIR": "use --model",
+    "RORQUAL_DRAIN_S": "use --drain",
+    "RORQUAL_GATEWAY_HOST": "use --host",
+    "RORQUAL_GATEWAY_PORT": "use --port",
+    "RORQUAL_SCALER_MIN_PREFILL": "use --prefill",
+    "RORQUAL_SCALER_MAX_PREFILL": "use --max-prefill",
+    "RORQUAL_SCALER_MIN_DECODE": "use --decode",
+    "RORQUAL_SCALER_MAX_DECODE": "use --max-decode",
+}
 
 
 def check_environment(environment: Mapping[str, str]) -> None:
@@ -27,3 +41,13 @@ def check_environment(environment: Mapping[str, str]) -> None:
             meant = difflib.get_close_matches(name.upper(), known, n=1, cutoff=0.8)
             remedy = f"did you mean {meant[0]}?" if meant else "unset it"
             raise CliError(f"no service has a setting {name}", remedy)
+
+
+def without_effect(environment: Mapping[str, str]) -> list[str]:
+    """A line for each variable that the launcher sets itself, whatever the environment says."""
+    given = {name.upper() for name in environment}
+    return [
+        f"{name} has no effect here: {instead}"
+        for name, instead in _DECIDED_BY_US.items()
+        if name in given
+    ]

@@ -11,7 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO
 
-from rorqual_cli.environment import check_environment
+from rorqual_cli.environment import check_environment, without_effect
 from rorqual_cli.model import ensure_model
 from rorqual_cli.options import STOP_ORDER, FleetOptions
 from rorqual_cli.preflight import check_port, check_room
@@ -24,6 +24,7 @@ from rorqual_cli.state import FleetState, lock_home, own_record, record_of, remo
 from rorqual_cli.supervisor import supervise
 
 _SERVER_TIMEOUT_S = 20.0
+_GATEWAY_TIMEOUT_S = 20.0
 _STOP_SLACK_S = 8.0
 """Beyond its drain, for a process to close what it holds."""
 
@@ -41,6 +42,8 @@ class Fleet:
             options.host, options.port or free_port(), free_port(), free_port()
         )
         self.is_ready = False
+        """Whether it answers requests."""
+        self._is_declared = False
         self._lock: IO[str] | None = None
         self._watchers: list[asyncio.Task[None]] = []
 
@@ -55,6 +58,8 @@ class Fleet:
     async def start(self) -> None:
         """Return once the fleet answers requests. Raises: CliError."""
         check_environment({**os.environ, **self._options.env})
+        for line in without_effect(os.environ):
+            self._report.say(line)
         self._lock = lock_home(self.home)
         check_port(self.endpoints.host, self.endpoints.port)
         check_room(self.home)
@@ -69,8 +74,12 @@ class Fleet:
         self._report.say(f"starting {len(specs)} services; logs: {self.home / 'logs'}")
         await self._wait_until_ready(started_s)
         self.is_ready = True
-        self._write_state()
         self._watch()
+
+    def declare_ready(self) -> None:
+        """Have the state file say that the fleet is ready, and all about it has been said."""
+        self._is_declared = True
+        self._write_state()
 
     async def stop(self) -> None:
         """Drain and end everything in order; bounded by the drain time of each group."""
@@ -128,7 +137,8 @@ class Fleet:
         finally:
             self._report.waiting("")
             await nc.close()
-        await wait_for_gateway(self.base_url, timeout_s=20.0)
+        gateway = next(p for p in services if p.spec.service == "gateway")
+        await wait_for_gateway(gateway, self.base_url, timeout_s=_GATEWAY_TIMEOUT_S)
 
     def _watch(self) -> None:
         if not self._options.restart:
@@ -154,6 +164,6 @@ class Fleet:
             base_url=self.base_url,
             nats_url=self.nats_url,
             redis_url=self.endpoints.redis_url,
-            is_ready=self.is_ready,
+            is_ready=self._is_declared,
             processes=records,
         ).write(self.home)

@@ -34,7 +34,7 @@ async def wait_for_port(process: ManagedProcess, port: int, timeout_s: float) ->
     while not await listening():
         _raise_if_ended([process])
         if time.monotonic() > end_s:
-            raise _not_ready([process.spec.name], timeout_s)
+            raise _not_ready([process], timeout_s)
         await asyncio.sleep(0.02)
 
 
@@ -70,7 +70,7 @@ async def wait_until_ready(
     """
     missing = {process.spec.name: process for process in processes}
     while missing:
-        for instance in await _discovered(nc):
+        for instance in await _discovered(nc, missing.values()):
             if instance.ready and instance.id in missing:
                 elapsed_s = time.monotonic() - started_s
                 report.say(f"  {instance.id:<12} ready after {elapsed_s:5.1f} s")
@@ -78,19 +78,19 @@ async def wait_until_ready(
         _raise_if_ended(missing.values())
         elapsed_s = time.monotonic() - started_s
         if missing and elapsed_s > timeout_s:
-            raise _not_ready(sorted(missing), timeout_s)
+            raise _not_ready(missing.values(), timeout_s)
         report.waiting(_waiting_text(sorted(missing), elapsed_s))
 
 
-async def _discovered(nc: Client) -> list[Instance]:
+async def _discovered(nc: Client, awaited: Iterable[ManagedProcess]) -> list[Instance]:
     try:
         return await discover(nc, timeout_s=_POLL_S)
     except nats.errors.Error as error:
-        raise CliError(f"NATS is gone ({error})", "see home/logs/nats.log") from error
+        raise CliError(f"NATS is gone ({error})", _see_logs(awaited)) from error
 
 
-async def wait_for_gateway(base_url: str, *, timeout_s: float) -> None:
-    """Return once GET /ready answers 200.
+async def wait_for_gateway(process: ManagedProcess, base_url: str, *, timeout_s: float) -> None:
+    """Return once GET /ready of the gateway answers 200.
 
     Raises: CliError with the gateway's own reason when the time is up.
     """
@@ -106,7 +106,7 @@ async def wait_for_gateway(base_url: str, *, timeout_s: float) -> None:
             except httpx.HTTPError as error:
                 reason = str(error) or type(error).__name__
             await asyncio.sleep(_POLL_S)
-    raise CliError(f"the gateway did not become ready: {reason}", "see home/logs/gateway-1.log")
+    raise CliError(f"the gateway did not become ready: {reason}", _see_logs([process]))
 
 
 def _waiting_text(missing: list[str], elapsed_s: float) -> str:
@@ -123,7 +123,11 @@ def _raise_if_ended(processes: Iterable[ManagedProcess]) -> None:
             )
 
 
-def _not_ready(names: list[str], timeout_s: float) -> CliError:
-    return CliError(
-        f"{', '.join(names)} not ready after {timeout_s:.0f} s", "see the logs in home/logs"
-    )
+def _not_ready(processes: Iterable[ManagedProcess], timeout_s: float) -> CliError:
+    names = ", ".join(sorted(process.spec.name for process in processes))
+    return CliError(f"{names} not ready after {timeout_s:.0f} s", _see_logs(processes))
+
+
+def _see_logs(processes: Iterable[ManagedProcess]) -> str:
+    directories = sorted({str(process.spec.log_path.parent) for process in processes})
+    return f"see the logs in {', '.join(directories)}"

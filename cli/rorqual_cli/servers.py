@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import os
+import secrets
 import shutil
 import socket
 import sys
@@ -14,13 +17,21 @@ from rorqual_cli.processes import ProcessSpec
 
 HOST = "127.0.0.1"
 _REDIS_MAX_MEMORY = "512mb"
+_PORTS = range(20_000, 32_000)
+_port_indices = itertools.count(secrets.randbelow(len(_PORTS)))
 
 
 def free_port() -> int:
-    """A TCP port of the loopback address that nobody listened on a moment ago."""
-    with socket.socket() as probe:
-        probe.bind((HOST, 0))
-        return int(probe.getsockname()[1])
+    """A TCP port of the loopback address that nobody listened on a moment ago, another one at each
+    call. No outgoing connection takes it meanwhile: the kernel gives those higher ones.
+
+    Raises: CliError when all of them are taken.
+    """
+    for index in itertools.islice(_port_indices, len(_PORTS)):
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind((HOST, _PORTS[index % len(_PORTS)]))
+            return int(probe.getsockname()[1])
+    raise CliError(f"no free TCP port between {_PORTS.start} and {_PORTS.stop}")
 
 
 def nats_spec(home: Path, port: int) -> ProcessSpec:

@@ -40,6 +40,7 @@ async def _run(fleet: Fleet, report: Reporter) -> int:
         if starting.done():
             starting.result()
             await _say_ready(fleet, report, time.monotonic() - started_s)
+            fleet.declare_ready()
             await stopping
             return 0
         report.say("stopped before the fleet was ready")
@@ -125,15 +126,15 @@ def run_detached(arguments: Sequence[str], home: Path, report: Reporter) -> int:
 
 
 def _relay(process: subprocess.Popen[bytes], home: Path, log_path: Path, report: Reporter) -> int:
-    with log_path.open(encoding="utf-8", errors="replace") as lines:
+    rest = ""
+    with log_path.open(encoding="utf-8", errors="replace") as log:
         while True:
             ended = process.poll() is not None
             ready = _is_ready(home, process.pid)
-            if ready:
-                time.sleep(2 * _RELAY_POLL_S)  # the lines after readiness
-            text = lines.read().rstrip("\n")
+            text, _, rest = (rest + log.read()).rpartition("\n")
             _say_lines(text, report)
             if ended:
+                _say_lines(rest, report)
                 return int(process.returncode)
             if ready:
                 return 0

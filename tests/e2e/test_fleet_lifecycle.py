@@ -77,11 +77,13 @@ def test_one_shot_chat_streams_an_answer_and_leaves_one_trace(home: Path) -> Non
     chat = rorqual("chat", "--home", str(home), "--max-tokens", "8", "--temperature", "0", "Hi")
     assert chat.returncode == 0, chat.stderr
     assert chat.stdout.strip()
-    time.sleep(1.5)  # spans are written once a second
-    trace = rorqual("trace", "--home", str(home))
-    assert trace.returncode == 0, trace.stderr
-    for service in ("gateway", "recipe", "router", "prefill", "decode"):
-        assert f"[{service}]" in trace.stdout
+    deadline_s = time.monotonic() + 20
+    expected = [f"[{name}]" for name in ("gateway", "recipe", "router", "prefill", "decode")]
+    while True:  # each process writes its spans about once a second
+        trace = rorqual("trace", "--home", str(home))
+        if trace.returncode == 0 and all(name in trace.stdout for name in expected):
+            break
+        assert time.monotonic() < deadline_s, trace.stdout + trace.stderr
     request_id = re.findall(r"request (\w+)", trace.stdout)[0]
     trace_id = re.findall(r"trace (\w{32})", trace.stdout)[0]
     for wanted in (request_id, trace_id):

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from rorqual_cli import preflight
-from rorqual_cli.environment import check_environment
+from rorqual_cli.environment import check_environment, without_effect
 from rorqual_cli.identity import ProcessIdentity
 from rorqual_cli.options import SERVICES, STOP_ORDER, FleetOptions
 from rorqual_cli.preflight import check_port, check_room
@@ -202,6 +202,14 @@ def test_a_misspelt_variable_stops_the_start_and_the_meant_one_is_named() -> Non
     check_environment({"PATH": "", "RORQUAL_HOME": "x", "RORQUAL_DECODE_NUM_PAGES": "8"})
     with pytest.raises(CliError, match=r"RORQUAL_DECODE_NUM_PAGE;.*RORQUAL_DECODE_NUM_PAGES"):
         check_environment({"RORQUAL_DECODE_NUM_PAGE": "8"})
+
+
+def test_what_the_launcher_sets_for_every_process_is_told_to_those_who_set_it_too() -> None:
+    """Neither more nor less than what differs from the environment that was given."""
+    ours = {name for spec in specs().values() for name in spec.env if name.startswith("RORQUAL_")}
+    told = {line.split()[0] for line in without_effect(dict.fromkeys(ours, "x"))}
+    assert told == ours - {"RORQUAL_HOME"}, "RORQUAL_HOME is read by the launcher itself"
+    assert without_effect({"RORQUAL_DECODE_NUM_PAGES": "8", "PATH": ""}) == []
 
 
 def test_a_home_that_cannot_be_written_is_named_with_a_remedy(tmp_path: Path) -> None:
