@@ -7,7 +7,10 @@ from collections.abc import Awaitable, Callable
 from rorqual_proto.v1 import prefill_pb2, router_pb2
 from rorqual_runtime import subjects
 from rorqual_runtime.bus import Bus, MessageContext
+from rorqual_runtime.discovery import Instance, discover
 from rorqual_runtime.queue import WorkQueue
+
+from tests.support.waiting import WAIT_S, until
 
 PlaceHandler = Callable[[router_pb2.PlaceRequest, MessageContext], Awaitable[router_pb2.PlaceReply]]
 
@@ -24,7 +27,7 @@ async def serve_place(bus: Bus, handler: PlaceHandler, **options: int) -> None:
     )
 
 
-async def ask_place(bus: Bus, request_id: str = "r", *, timeout_s: float = 5.0) -> str:
+async def ask_place(bus: Bus, request_id: str = "r", *, timeout_s: float = WAIT_S) -> str:
     """The decode id that the served `place` answered with."""
     reply = await bus.request(
         subjects.router_place(),
@@ -42,6 +45,18 @@ async def answer_place(
     return router_pb2.PlaceReply(
         placement=router_pb2.Placement(decode_id=f"decode-{request.request_id}")
     )
+
+
+async def discovered(bus: Bus, is_it: Callable[[list[Instance]], object]) -> list[Instance]:
+    """What discovery finds, once it is as awaited: a busy instance may miss a round."""
+    found: list[Instance] = []
+
+    async def look() -> object:
+        found[:] = await discover(bus.client)
+        return is_it(found)
+
+    await until(look, "discovery")
+    return found
 
 
 JOBS = subjects.prefill_jobs("default", "lt16k")

@@ -21,6 +21,8 @@ from rorqual_runtime.settings import RuntimeSettings
 async def on_place(
     request: router_pb2.PlaceRequest, _context: MessageContext
 ) -> router_pb2.PlaceReply:
+    if request.num_context_tokens:
+        print("asked", flush=True)
     await asyncio.sleep(request.num_context_tokens / 1000)
     return router_pb2.PlaceReply(placement=router_pb2.Placement(decode_id=request.request_id))
 

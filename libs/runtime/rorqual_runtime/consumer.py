@@ -21,7 +21,7 @@ from rorqual_runtime.logs import get_logger
 
 POLL_SLICE_S = 5.0
 """A pull request that the broker lost is repeated after this long."""
-REPLY_GRACE_S = 1.0
+REPLY_GRACE_S = 3.0
 REPAIR_PAUSE_S = 0.1
 
 log = get_logger(__name__)

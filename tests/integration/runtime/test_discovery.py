@@ -13,11 +13,12 @@ from rorqual_runtime.errors import NotFound
 from rorqual_runtime.service import open_service
 from rorqual_runtime.settings import RuntimeSettings
 
-from tests.support.bus import answer_place, ask_place, serve_place
+from tests.support.bus import answer_place, ask_place, discovered, serve_place
+from tests.support.waiting import WAIT_S
 
 
 async def ask(bus: Bus, subject: str) -> dict[str, Any]:
-    msg = await bus.connection.request(subject, b"", {}, timeout_s=2)
+    msg = await bus.connection.request(subject, b"", {}, timeout_s=WAIT_S)
     return dict(json.loads(msg.data))
 
 
@@ -67,10 +68,10 @@ async def test_discover_shows_identity_readiness_and_load(
 ) -> None:
     async with open_service("decode", runtime_settings, version="1.2.3") as ctx:
         ctx.report_load(lambda report: report.decode.MergeFrom(type(report.decode)(kv_tokens=7)))
-        (starting,) = await discover(caller_bus.client)
+        (starting,) = await discovered(caller_bus, len)
         assert not starting.ready
         ctx.mark_ready()
-        (found,) = await discover(caller_bus.client)
+        (found,) = await discovered(caller_bus, lambda found: found and found[0].load)
     assert (found.service, found.id, found.version) == ("decode", ctx.instance_id, "1.2.3")
     assert found.ready
     assert not found.draining
@@ -81,7 +82,7 @@ async def test_discover_shows_identity_readiness_and_load(
     assert 0 <= found.uptime_s < 30
     assert found.address == "127.0.0.1"
     assert found.pid > 0
-    assert await discover(caller_bus.client) == []
+    await discovered(caller_bus, lambda found: not found)
 
 
 async def test_a_bus_that_serves_nothing_is_not_discovered(caller_bus: Bus) -> None:

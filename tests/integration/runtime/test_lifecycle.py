@@ -19,11 +19,12 @@ from google.protobuf.empty_pb2 import Empty
 from rorqual_proto.v1 import load_pb2, router_pb2
 from rorqual_runtime import subjects
 from rorqual_runtime.bus import Bus, MessageContext
-from rorqual_runtime.discovery import discover
 from rorqual_runtime.service import open_service
 from rorqual_runtime.settings import RuntimeSettings
 
+from tests.support.bus import discovered
 from tests.support.servers import NatsServer, free_port
+from tests.support.waiting import WAIT_S, soon, until
 
 ROOT = Path(__file__).parents[3]
 
@@ -34,14 +35,14 @@ class Probe:
 
     process: asyncio.subprocess.Process
 
-    async def line(self, timeout_s: float = 20.0) -> str:
+    async def line(self) -> str:
         assert self.process.stdout is not None
-        raw = await asyncio.wait_for(self.process.stdout.readline(), timeout_s)
+        raw = await soon(self.process.stdout.readline())
         return raw.decode().strip()
 
-    async def end(self, timeout_s: float = 20.0) -> tuple[int, str, str]:
+    async def end(self) -> tuple[int, str, str]:
         """Exit code, rest of stdout, stderr."""
-        out, err = await asyncio.wait_for(self.process.communicate(), timeout_s)
+        out, err = await soon(self.process.communicate())
         assert self.process.returncode is not None
         return self.process.returncode, out.decode(), err.decode()
 
@@ -76,22 +77,24 @@ async def test_sigterm_drains_reports_it_and_exits_cleanly(
     await caller_bus.subscribe(subjects.all_loads(), load_pb2.LoadReport, on_load)
     async with probe("serve", nats_server.url, tmp_path, PROBE_DRAIN_S="0.3") as running:
         assert await running.line() == "ready"
-        await asyncio.sleep(0.5)
+        await until(lambda: reports)
         request = router_pb2.PlaceRequest(request_id="slow", num_context_tokens=300)
         asking = asyncio.create_task(
-            caller_bus.request(subjects.router_place(), request, router_pb2.PlaceReply, timeout_s=5)
+            caller_bus.request(
+                subjects.router_place(), request, router_pb2.PlaceReply, timeout_s=WAIT_S
+            )
         )
-        await asyncio.sleep(0.1)
+        assert await running.line() == "asked"
         running.process.send_signal(signal.SIGTERM)
         code, out, err = await running.end()
     assert code == 0
     assert out.split() == ["draining", "drained", "closed"]
     assert (await asking).placement.decode_id == "slow"
+    await until(lambda: reports[-1].draining)
     assert [r.seq for r in reports] == list(range(1, len(reports) + 1))
     assert {r.num_active_requests for r in reports} == {3}
     assert len({r.incarnation for r in reports}) == 1
     assert not reports[0].draining
-    assert reports[-1].draining
     lines = [json.loads(line) for line in err.splitlines()]
     assert {line["service"] for line in lines} == {"probe"}
 
@@ -99,8 +102,9 @@ async def test_sigterm_drains_reports_it_and_exits_cleanly(
 async def test_while_draining_others_get_the_new_requests(
     nats_server: NatsServer, caller_bus: Bus, tmp_path: Path
 ) -> None:
+    long_drain = {"PROBE_DRAIN_S": "600", "RORQUAL_DRAIN_S": "600"}
     async with (
-        probe("serve", nats_server.url, tmp_path / "a", PROBE_DRAIN_S="3") as leaving,
+        probe("serve", nats_server.url, tmp_path / "a", **long_drain) as leaving,
         probe("serve", nats_server.url, tmp_path / "b") as staying,
     ):
         assert await leaving.line() == await staying.line() == "ready"
@@ -109,9 +113,10 @@ async def test_while_draining_others_get_the_new_requests(
         request = router_pb2.PlaceRequest(request_id="r")
         for _ in range(20):
             await caller_bus.request(
-                subjects.router_place(), request, router_pb2.PlaceReply, timeout_s=2
+                subjects.router_place(), request, router_pb2.PlaceReply, timeout_s=WAIT_S
             )
-        found = {i.pid: i for i in await discover(caller_bus.client)}
+        both = await discovered(caller_bus, lambda found: len([i for i in found if i.load]) == 2)
+        found = {i.pid: i for i in both}
         assert found[leaving.process.pid].draining
         assert not found[staying.process.pid].draining
         assert found[leaving.process.pid].num_requests == 0
@@ -123,7 +128,7 @@ async def test_a_shutdown_message_stops_one_instance(
 ) -> None:
     async with probe("serve", nats_server.url, tmp_path, RORQUAL_INSTANCE_ID="probe-9") as running:
         assert await running.line() == "ready"
-        await caller_bus.request(subjects.shutdown("probe-9"), Empty(), Empty, timeout_s=2)
+        await caller_bus.request(subjects.shutdown("probe-9"), Empty(), Empty, timeout_s=WAIT_S)
         code, out, _ = await running.end()
     assert (code, out.split()[-1]) == (0, "closed")
 
@@ -132,9 +137,7 @@ async def test_a_drain_that_takes_too_long_is_cut(nats_server: NatsServer, tmp_p
     async with probe("stuck", nats_server.url, tmp_path, RORQUAL_DRAIN_S="0.3") as running:
         assert await running.line() == "ready"
         running.process.send_signal(signal.SIGTERM)
-        started_s = time.monotonic()
         code, out, _ = await running.end()
-    assert time.monotonic() - started_s < 3
     assert (code, out.split()) == (0, ["draining", "closed"])
 
 
@@ -142,9 +145,8 @@ async def test_it_stops_while_the_broker_is_away(nats_server: NatsServer, tmp_pa
     async with probe("serve", nats_server.url, tmp_path) as running:
         assert await running.line() == "ready"
         await nats_server.kill()
-        await asyncio.sleep(0.3)
         running.process.send_signal(signal.SIGTERM)
-        code, out, err = await running.end(timeout_s=8)
+        code, out, err = await running.end()
     assert code == 0
     assert out.split() == ["draining", "drained", "closed"]
     assert "Traceback" not in err
@@ -158,20 +160,20 @@ async def test_a_collector_that_is_away_does_not_delay_the_end(
         assert await running.line() == "ready"
         request = router_pb2.PlaceRequest(request_id="r")
         await caller_bus.request(
-            subjects.router_place(), request, router_pb2.PlaceReply, timeout_s=2
+            subjects.router_place(), request, router_pb2.PlaceReply, timeout_s=WAIT_S
         )
         running.process.send_signal(signal.SIGTERM)
-        code, _, _ = await running.end(timeout_s=8)
+        code, _, _ = await running.end()
     assert code == 0
 
 
 async def test_a_second_signal_ends_at_once(nats_server: NatsServer, tmp_path: Path) -> None:
-    async with probe("stuck", nats_server.url, tmp_path) as running:
+    async with probe("stuck", nats_server.url, tmp_path, RORQUAL_DRAIN_S="600") as running:
         assert await running.line() == "ready"
         running.process.send_signal(signal.SIGTERM)
         assert await running.line() == "draining"
         running.process.send_signal(signal.SIGTERM)
-        code, _, _ = await running.end(timeout_s=2)
+        code, _, _ = await running.end()
     assert code == 128 + signal.SIGTERM
 
 
@@ -189,7 +191,7 @@ async def test_sigterm_during_the_start_ends_it(nats_server: NatsServer, tmp_pat
     async with probe("slow-start", nats_server.url, tmp_path) as running:
         assert await running.line() == "starting"
         running.process.send_signal(signal.SIGTERM)
-        code, _, err = await running.end(timeout_s=5)
+        code, _, err = await running.end()
     assert code == 143
     assert "Traceback" not in err
 
@@ -200,7 +202,7 @@ async def test_a_thread_that_never_ends_does_not_keep_the_process(
     async with probe("busy-thread", nats_server.url, tmp_path) as running:
         assert await running.line() == "ready"
         running.process.send_signal(signal.SIGTERM)
-        code, _, _ = await running.end(timeout_s=10)
+        code, _, _ = await running.end()
     assert code == 0
 
 
