@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from rorqual_recipe.conversation import ConstraintKind, ParsedRequest
 from rorqual_recipe.encode import EncodedRequest, encode_request
-from rorqual_recipe.encodings.base import NO_TOOL_FORMAT, AnswerStage, Image, Segment, Special, Text
+from rorqual_recipe.encodings.base import NO_TOOL_FORMAT, AnswerStage, Image, Segment, Special
 from rorqual_recipe.model import ServedModel
 from rorqual_recipe.problems import RequestRefused
 from rorqual_recipe.protocols import PROTOCOLS
@@ -149,7 +149,7 @@ def compare(case: Case, encoded: EncodedRequest) -> Differences:
     prompt = prompt_text(segments).replace(NOTHING, "")
     if _sha256(prompt.encode()) != expect["prompt_sha256"]:
         found["prompt"] = (prompt, expect.get("prompt", ""))
-    elif not any(isinstance(s, Text) and NOTHING in s.text for s in segments):
+    elif not any(isinstance(s, str) and NOTHING in s for s in segments):
         ranges = special_ranges(segments)
         if ranges != expect["special_ranges"]:
             found["special_ranges"] = (ranges, expect["special_ranges"])
@@ -181,7 +181,7 @@ def prompt_text(segments: Any) -> str:
 
 
 def _spelling(segment: Segment) -> str:
-    return segment.content if isinstance(segment, Special | Image) else segment.text
+    return segment if isinstance(segment, str) else segment.content
 
 
 def special_ranges(segments: Any) -> list[list[int]]:

@@ -54,7 +54,7 @@ def _explain_text(facts: StreamFacts, name: str, ours: str, theirs: str) -> str 
     for special in facts.special if facts.has_ids else ():
         shown = shown.replace(special, "")
     plain = ours.replace(facts.close, "") if name == "content" else ours
-    if plain == shown:
+    if plain in (shown, theirs):
         return STRAY_CLOSE if plain != ours else SPECIALS_UNSEEN
     if plain == shown + "\ufffd":
         return BROKEN_CHARACTER

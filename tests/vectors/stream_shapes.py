@@ -17,6 +17,7 @@ from tests.vectors.stream_forms import Frame
 EMPTY_THINKING = "D-SHP-01"
 FIRST_CHUNK = "D-SHP-02"
 USAGE_CHUNK = "D-SHP-03"
+EMPTY_INPUT = "D-SHP-13"
 _MEMBERS = (
     ("D-SHP-04", r"chat: -chunk\.usage=null"),
     ("D-SHP-05", r"chat: \+(chunk|body)\.usage\.completion_tokens_details(\.reasoning_tokens)?"),
@@ -43,6 +44,12 @@ def compare_streams(
     if dropped:  # with the ping that follows the first block
         ours, theirs = ([f for f in side if f[0] != "ping"] for side in (ours, theirs))
         yield Difference("shape: thinking block", "none", "an empty one", EMPTY_THINKING)
+    if protocol == "messages":
+        both = [_without_empty_input(side) for side in (ours, theirs)]
+        dropped_here, dropped_there = len(ours) - len(both[0]), len(theirs) - len(both[1])
+        if dropped_here != dropped_there:
+            yield Difference("shape: deltas of {}", dropped_here, dropped_there, EMPTY_INPUT)
+            ours, theirs = both
     if protocol == "chat" and theirs and _step(theirs[0]) == _REASONING_FIRST:
         yield Difference("shape: first chunk", _step(ours[0]), _REASONING_FIRST, FIRST_CHUNK)
         theirs = [ours[0], *theirs[1:]]
@@ -115,6 +122,20 @@ def _chunk_step(data: dict[str, Any]) -> str:
     delta = sorted(choice["delta"].items())
     names = [name if value is not None else f"{name}=null" for name, value in delta]
     return " ".join([*names, *([choice["finish_reason"]] if choice["finish_reason"] else ())])
+
+
+def _without_empty_input(frames: Sequence[Frame]) -> list[Frame]:
+    """The stream without deltas that say no more than the `{}` every call begins with."""
+    pieces: dict[int, str] = {}
+    for _, data in frames:
+        if "partial_json" in data.get("delta", {}):
+            pieces[data["index"]] = pieces.get(data["index"], "") + data["delta"]["partial_json"]
+    empty = {index for index, text in pieces.items() if text in ("", "{}")}
+    return [
+        frame
+        for frame in frames
+        if frame[1].get("index") not in empty or "partial_json" not in frame[1].get("delta", {})
+    ]
 
 
 def _without_empty_thinking(frames: Sequence[Frame]) -> tuple[list[Frame], bool]:

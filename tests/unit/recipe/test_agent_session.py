@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 from rorqual_recipe.encode import EncodedRequest, encode_request
-from rorqual_recipe.encodings.base import Segment, Special, Text
+from rorqual_recipe.encodings.base import Segment, Special
 from rorqual_recipe.model import ServedModel, load_served_model
 from rorqual_recipe.output.answer import AnswerReader
 from rorqual_recipe.output.events import FinishReason
@@ -105,7 +105,7 @@ def encode(model: ServedModel, messages: Sequence[dict[str, Any]]) -> EncodedReq
 def segments(model: ServedModel, parts: Sequence[str]) -> Iterator[Segment]:
     for part in parts:
         is_special = part in model.vocabulary.added
-        yield Special(model.vocabulary.added[part], part) if is_special else Text(part)
+        yield Special(model.vocabulary.added[part], part) if is_special else part
 
 
 def answer(model: ServedModel, encoded: EncodedRequest, ids: Sequence[int]) -> dict[str, Any]:

@@ -24,7 +24,7 @@ from rorqual_recipe.conversation import (
     ToolChoiceMode,
     ToolKind,
 )
-from rorqual_recipe.encodings.base import AnswerStage, Image, RenderedPrompt, Special, Text
+from rorqual_recipe.encodings.base import AnswerStage, Image, RenderedPrompt, Special
 from rorqual_recipe.encodings.deepseek import DeepSeekEncoding
 from rorqual_recipe.encodings.deepseek_layout import V4, V41
 from rorqual_recipe.problems import RequestRefused
@@ -67,7 +67,7 @@ def talk(*messages: Message, thinking: Thinking = OFF, **fields: object) -> Conv
 
 def spelled(prompt: RenderedPrompt) -> str:
     """The prompt with special tokens by their names in brackets."""
-    return "".join(s.text if isinstance(s, Text) else SHORT[s.content] for s in prompt.segments)
+    return "".join(s if isinstance(s, str) else SHORT[s.content] for s in prompt.segments)
 
 
 def turns(prompt: RenderedPrompt) -> str:
@@ -293,7 +293,7 @@ def test_images_are_seen_on_v41_and_named_on_v4() -> None:
 
 def test_texts_are_cut_at_messages_so_that_they_are_found_again() -> None:
     messages = (user("first"), user("second"))
-    texts = [s.text for s in v41().render(talk(*messages)).segments if isinstance(s, Text)]
+    texts = [s for s in v41().render(talk(*messages)).segments if isinstance(s, str)]
     assert texts == ["first", "\n\n", "second"]
 
 

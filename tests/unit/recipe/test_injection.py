@@ -10,7 +10,7 @@ import numpy.typing as npt
 import pytest
 from rorqual_recipe.conversation import Conversation
 from rorqual_recipe.encode import EncodedRequest, encode_request
-from rorqual_recipe.encodings.base import RenderedPrompt, Text
+from rorqual_recipe.encodings.base import RenderedPrompt
 from rorqual_recipe.model import ServedModel, load_served_model
 from rorqual_recipe.model_files import read_model_files
 from rorqual_recipe.problems import RequestRefused
@@ -74,8 +74,8 @@ class InjectionCase:
         """(position, id) as the renderer put them; the reference counts the texts between."""
         texts, specials = [""], []
         for segment in rendered.segments:
-            if isinstance(segment, Text):
-                texts[-1] += segment.text
+            if isinstance(segment, str):
+                texts[-1] += segment
             else:
                 specials.append(segment.token_id)
                 texts.append("")

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from rorqual_recipe.encode import EncodedRequest, encode_request
-from rorqual_recipe.encodings.base import Segment, Special, Text
+from rorqual_recipe.encodings.base import Segment, Special
 from rorqual_recipe.model import ServedModel, load_served_model
 from rorqual_recipe.output.answer import AnswerReader
 from rorqual_recipe.output.events import FinishReason
@@ -75,7 +75,7 @@ def _segments(model: ServedModel, parts: Sequence[str]) -> Iterator[Segment]:
         if part in TOKENS.values():
             yield Special(model.vocabulary.added[part], part)
         else:
-            yield Text(part)
+            yield part
 
 
 def answer_text(model: ServedModel, encoded: EncodedRequest, ids: Sequence[int]) -> str:
@@ -155,7 +155,7 @@ def test_tools_that_may_not_be_called_are_not_declared_later(dsml_model, choice:
     limits = ParseLimits(max_choices=1, has_vision=False)
     raw = json.dumps(body).encode()
     encoded = encode_request(raw, MESSAGES, dsml_model, default_max_tokens=9, limits=limits)
-    prompt = "".join(getattr(part, "text", "") for part in encoded.rendered.segments)
+    prompt = "".join(p for p in encoded.rendered.segments if isinstance(p, str))
     assert "note" in prompt
     assert ('"late"' in prompt) == (choice == "auto")
 
@@ -175,7 +175,7 @@ def test_deferred_tools_stand_where_the_version_has_them(dsml_model, request) ->
         raw = json.dumps({**body, **fields}).encode()
         limits = ParseLimits(max_choices=1, has_vision=False)
         encoded = encode_request(raw, MESSAGES, dsml_model, default_max_tokens=9, limits=limits)
-        return "".join(getattr(part, "text", "") for part in encoded.rendered.segments)
+        return "".join(p for p in encoded.rendered.segments if isinstance(p, str))
 
     prompt = prompt_of()
     if version == "deepseek-v4":

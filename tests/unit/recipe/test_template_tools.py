@@ -20,7 +20,7 @@ from rorqual_recipe.conversation import (
     ToolChoiceMode,
     ToolKind,
 )
-from rorqual_recipe.encodings.base import AnswerStage, Image, RenderedPrompt, Special, Text
+from rorqual_recipe.encodings.base import AnswerStage, Image, RenderedPrompt, Special
 from rorqual_recipe.encodings.chat_template import ChatTemplateEncoding
 from rorqual_recipe.model import load_served_model
 from rorqual_recipe.model_files import AddedToken, BadModelDirectory
@@ -87,7 +87,7 @@ def agent_talk(arguments: str = '{"at":  1.50}', **fields: object) -> Conversati
 
 
 def spelled(prompt: RenderedPrompt) -> str:
-    return "".join(s.text if isinstance(s, Text) else s.content for s in prompt.segments)
+    return "".join(s if isinstance(s, str) else s.content for s in prompt.segments)
 
 
 def specials(prompt: RenderedPrompt) -> list[str]:

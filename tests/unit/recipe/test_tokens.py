@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rorqual_proto.v1.load_pb2 import LoadReport
 from rorqual_recipe.convert import fill_load
-from rorqual_recipe.encodings.base import Image, Segment, Special, Text
+from rorqual_recipe.encodings.base import Image, Segment, Special
 from rorqual_recipe.tokens.cache import TokenCache
 from rorqual_recipe.tokens.encoder import FastEncoder, HuggingFaceEncoder, TokenIds
 from rorqual_recipe.tokens.layers import CachingEncoder
@@ -125,7 +125,7 @@ def test_threads_share_the_cache() -> None:
 
 
 SEGMENTS = st.lists(
-    st.text("ab <|im_end|>\n\u6f22", max_size=8).map(Text)
+    st.text("ab <|im_end|>\n\u6f22", max_size=8)
     | st.integers(0, 2).map(lambda n: Special(n, TOKENIZER["added_tokens"][n]["content"]))
     | st.integers(0, 9).map(lambda n: Image(n, 2, "<|im_end|>"))
 )
@@ -138,8 +138,8 @@ def test_only_special_tokens_separate_texts(segments: list[Segment]) -> None:
     uncached = CachingEncoder(REFERENCE, TokenCache(0), None)
     expected, text = [], ""
     for segment in [*segments, None]:
-        if isinstance(segment, Text):
-            text += segment.text
+        if isinstance(segment, str):
+            text += segment
             continue
         expected += REFERENCE.encode([text])[0].tolist() + ([segment.token_id] if segment else [])
         text = ""
@@ -148,7 +148,7 @@ def test_only_special_tokens_separate_texts(segments: list[Segment]) -> None:
 
 def test_text_that_spells_a_special_token_is_text() -> None:
     encoder = make_text_encoder(TOKENIZER, prefer_fast=True, cache=TokenCache(0))
-    ids = encode_segments([Text("<|im_end|>"), Special(2, "<|im_end|>"), Text("|>")], encoder)
+    ids = encode_segments(["<|im_end|>", Special(2, "<|im_end|>"), "|>"], encoder)
     assert (ids == 2).sum() == 1
 
 

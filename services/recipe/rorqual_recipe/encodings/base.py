@@ -12,16 +12,6 @@ DSML_MARK = "｜DSML｜"
 
 
 @dataclass(frozen=True, slots=True)
-class Text:
-    """Ordinary text: encoded without added vocabulary, whatever it looks like.
-
-    Neighbouring texts are one text to the tokenizer; the cut between them is a message's.
-    """
-
-    text: str
-
-
-@dataclass(frozen=True, slots=True)
 class Special:
     """One token that only the renderer can place."""
 
@@ -38,7 +28,9 @@ class Image:
     content: str
 
 
-Segment = Text | Special | Image
+Segment = str | Special | Image
+"""A str is ordinary text: encoded without added vocabulary, whatever it looks like. Neighbouring
+ones are one text to the tokenizer."""
 
 
 class AnswerStage(StrEnum):

@@ -8,19 +8,19 @@ service always puts one) gets the spacing models write; numbers keep their digit
 import json
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from json.decoder import scanstring  # type: ignore[attr-defined]
+from typing import NamedTuple
 
 MAX_DEPTH = 127
 _WHOLE_TEXT = "arguments"
+_SPACES = frozenset(" \t\n\r")
 _SPACE = re.compile(r"[ \t\n\r]*")
 _TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|[{}\[\],:]|[^\s"{}\[\],:]+')
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 _SPACED = {",": ", ", ":": ": "}
 
 
-@dataclass(frozen=True, slots=True)
-class Parameter:
+class Parameter(NamedTuple):
     """One argument of a call. value: the text of a string, else JSON as it is to be printed."""
 
     name: str
@@ -44,7 +44,7 @@ def split_arguments(arguments: str) -> list[Parameter]:
 
 def _parameters(text: str) -> Iterator[Parameter]:
     """Raises: ValueError when the text is no JSON object."""
-    if _SURROGATE.search(text):
+    if "\\u" in text and _SURROGATE.search(text):
         json.dumps(json.loads(text), ensure_ascii=False).encode()  # half a character: ValueError
     at = _expect(text, 0, "{")
     if text[at : at + 1] == "}":
@@ -105,6 +105,8 @@ def _expect_end(text: str, at: int) -> None:
 
 
 def _skip(text: str, at: int) -> int:
+    if text[at : at + 1] not in _SPACES:
+        return at
     return _SPACE.match(text, at).end()  # type: ignore[union-attr]
 
 

@@ -48,9 +48,7 @@ class CallWriter:
         self._tag("</", f"{gap}parameter>")
 
     def _tag(self, before: str, after: str) -> None:
-        self._out.text(before)
-        self._out.special("dsml")
-        self._out.text(after)
+        self._out.tag(before, "dsml", after)
 
 
 def _parameters(call: ToolCall) -> list[Parameter]:

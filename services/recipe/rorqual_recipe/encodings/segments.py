@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 
 from rorqual_recipe.conversation import ImagePart
-from rorqual_recipe.encodings.base import Image, Segment, Special, Text
+from rorqual_recipe.encodings.base import Image, Segment, Special
 from rorqual_recipe.profile import TokenRef
 
 
@@ -21,11 +21,15 @@ class SegmentWriter:
     def text(self, text: str) -> None:
         """Ordinary text, whatever it looks like."""
         if text:
-            self.segments.append(Text(text))
+            self.segments.append(text)
 
     def special(self, name: str) -> None:
         """One special token."""
         self.segments.append(self._tokens[name])
+
+    def tag(self, before: str, name: str, after: str) -> None:
+        """One special token with text on both sides."""
+        self.segments += (before, self._tokens[name], after)
 
     def fixed(self, pieces: Iterable[str | TokenRef]) -> None:
         """A fixed text of the profile."""

@@ -11,7 +11,7 @@ inside message text, not even one that a template forms by deleting from it, and
 import re
 from collections.abc import Sequence
 
-from rorqual_recipe.encodings.base import Segment, Special, Text
+from rorqual_recipe.encodings.base import Segment, Special
 from rorqual_recipe.model_files import AddedToken
 from rorqual_recipe.problems import Problem, RequestRefused
 
@@ -82,4 +82,4 @@ class SpecialSplitter:
 def _append_text(segments: list[Segment], text: str, marker: str) -> None:
     cleaned = text.replace(marker, "")
     if cleaned:
-        segments.append(Text(cleaned))
+        segments.append(cleaned)

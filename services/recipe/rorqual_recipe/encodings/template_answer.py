@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 from rorqual_recipe.conversation import Conversation, Effort, Message, Role, Thinking, Tool
-from rorqual_recipe.encodings.base import NO_TOOL_FORMAT, AnswerStage, RenderedPrompt, Text
+from rorqual_recipe.encodings.base import NO_TOOL_FORMAT, AnswerStage, RenderedPrompt
 from rorqual_recipe.encodings.template_traits import AnswerHeader, TemplateTraits
 
 _HERMES = "hermes"
@@ -32,7 +32,7 @@ class TemplateAnswers:
         begun = _begun_reasoning(conversation, continues=continues)
         if begun and stage is AnswerStage.REASONING:
             stage = AnswerStage.REASONING_CONTINUATION
-            prompt = replace(prompt, segments=[*prompt.segments, Text(begun)])
+            prompt = replace(prompt, segments=[*prompt.segments, begun])
             begun = ""
         return replace(
             prompt,

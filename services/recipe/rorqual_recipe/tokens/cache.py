@@ -31,6 +31,7 @@ TextParts = tuple[str, ...]
 class _Entry(NamedTuple):
     text: TextParts
     ids: bytes
+    num_chars: int
     num_bytes: int
 
 
@@ -58,9 +59,9 @@ class TokenCache:
         """Ids of each text as int32 bytes, None where they aren't known."""
         keys = list(map(_key, texts))
         with self._lock:
-            found = [self._find(key, text) for key, text in zip(keys, texts, strict=True)]
-            self._count(texts, found)
-        return found
+            entries = list(map(self._find, keys, texts))
+            self._count(texts, entries)
+        return [entry.ids if entry is not None else None for entry in entries]
 
     def keep(self, encoded: Mapping[TextParts, bytes]) -> None:
         """Remember texts with their ids."""
@@ -68,21 +69,22 @@ class TokenCache:
             for text, ids in encoded.items():
                 self._keep(text, ids)
 
-    def _find(self, key: Hashable, text: TextParts) -> bytes | None:
+    def _find(self, key: Hashable, text: TextParts) -> _Entry | None:
         entry = self._entries.get(key)
         if entry is None or entry.text != text:
             return None
         self._entries.move_to_end(key)
-        return entry.ids
+        return entry
 
-    def _count(self, texts: Sequence[TextParts], found: Sequence[bytes | None]) -> None:
-        for text, ids in zip(texts, found, strict=True):
-            if ids is None:
-                self.counts.num_misses += 1
-                self.counts.missed_chars += sum(map(len, text))
-            else:
-                self.counts.num_hits += 1
-                self.counts.hit_chars += sum(map(len, text))
+    def _count(self, texts: Sequence[TextParts], entries: Sequence[_Entry | None]) -> None:
+        hits = [entry.num_chars for entry in entries if entry is not None]
+        self.counts.num_hits += len(hits)
+        self.counts.hit_chars += sum(hits)
+        if len(hits) == len(texts):
+            return
+        missed = [text for text, entry in zip(texts, entries, strict=True) if entry is None]
+        self.counts.num_misses += len(missed)
+        self.counts.missed_chars += sum(map(_num_chars, missed))
 
     def _keep(self, text: TextParts, ids: bytes) -> None:
         num_bytes = _entry_bytes(text, ids)
@@ -91,15 +93,20 @@ class TokenCache:
         key = _key(text)
         replaced = self._entries.pop(key, None)
         self._num_bytes += num_bytes - (replaced.num_bytes if replaced else 0)
-        self._entries[key] = _Entry(text, ids, num_bytes)
+        self._entries[key] = _Entry(text, ids, _num_chars(text), num_bytes)
         while self._num_bytes > self._max_bytes:
             self._num_bytes -= self._entries.popitem(last=False)[1].num_bytes
 
 
+def _num_chars(text: TextParts) -> int:
+    return sum(map(len, text))
+
+
 def _key(text: TextParts) -> Hashable:
-    if max(map(len, text), default=0) <= _LONG_CHARS:
-        return text
-    return tuple(part if len(part) <= _LONG_CHARS else _samples(part) for part in text)
+    for part in text:
+        if len(part) > _LONG_CHARS:
+            return tuple([p if len(p) <= _LONG_CHARS else _samples(p) for p in text])
+    return text
 
 
 def _samples(part: str) -> Hashable:

@@ -45,16 +45,16 @@ class CachingEncoder:
 
     def encode_parts(self, texts: Sequence[TextParts]) -> list[bytes]:
         """Token ids, int32, of texts that come in parts; known ones are not even put together."""
-        pieces = [self._pieces(parts) for parts in texts]
-        if all(len(group) == 1 for group in pieces):
-            return self._encode([piece for (piece,) in pieces])
+        if self._rule is None or not any(map(_is_cut, texts)):
+            return self._encode(texts)
+        pieces = [self._pieces(parts, self._rule) for parts in texts]
         encoded = iter(self._encode([piece for group in pieces for piece in group]))
         return [b"".join(islice(encoded, len(group))) for group in pieces]
 
-    def _pieces(self, parts: TextParts) -> list[TextParts]:
-        if self._rule is None or sum(map(len, parts)) <= CACHED_CHARS:
+    def _pieces(self, parts: TextParts, rule: CutRule) -> list[TextParts]:
+        if not _is_cut(parts):
             return [parts]
-        return [(piece,) for piece in self._rule.pieces("".join(parts), CACHED_CHARS)]
+        return [(piece,) for piece in rule.pieces("".join(parts), CACHED_CHARS)]
 
     def _encode(self, texts: Sequence[TextParts]) -> list[bytes]:
         known = self._cache.find(texts)
@@ -65,6 +65,10 @@ class CachingEncoder:
         fresh = dict(zip(missing, map(_to_bytes, encoded), strict=True))
         self._cache.keep(fresh)
         return [fresh[text] if ids is None else ids for text, ids in zip(texts, known, strict=True)]
+
+
+def _is_cut(parts: TextParts) -> bool:
+    return sum(map(len, parts)) > CACHED_CHARS
 
 
 def _to_bytes(ids: TokenIds) -> bytes:

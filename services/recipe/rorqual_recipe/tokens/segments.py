@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from rorqual_recipe.encodings.base import Segment, Text
+from rorqual_recipe.encodings.base import Segment
 from rorqual_recipe.tokens.cache import TextParts
 from rorqual_recipe.tokens.encoder import TokenIds
 from rorqual_recipe.tokens.layers import CachingEncoder
@@ -25,8 +25,8 @@ def segments_to_bytes(segments: Sequence[Segment], encoder: CachingEncoder) -> b
     pieces: list[bytes | None] = []  # None: the next of the texts
     run: list[str] = []
     for segment in segments:
-        if isinstance(segment, Text):
-            run.append(segment.text)
+        if isinstance(segment, str):
+            run.append(segment)
             continue
         if run:
             texts.append(tuple(run))
