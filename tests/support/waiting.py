@@ -26,13 +26,13 @@ async def soon(awaitable: Awaitable[T], timeout_s: float = WAIT_S) -> T:
 
 async def until(
     condition: Callable[[], object | Awaitable[object]],
-    what: str = "the condition",
+    what: str | Callable[[], str] = "the condition",
     *,
     timeout_s: float = WAIT_S,
 ) -> None:
     """Return once `condition`, a function or a coroutine function, gives something true.
 
-    Raises: AssertionError that names `what` when it never does.
+    Raises: AssertionError when it never does, that says `what` was waited for.
     """
     until_s = time.monotonic() + timeout_s
     while True:
@@ -41,15 +41,22 @@ async def until(
             result = await result
         if result:
             return
-        assert time.monotonic() < until_s, f"{what} did not come true within {timeout_s:g} s"
+        assert time.monotonic() < until_s, _in_vain(what, timeout_s)
         await asyncio.sleep(POLL_S)
 
 
 def until_blocking(
-    condition: Callable[[], object], what: str = "the condition", *, timeout_s: float = WAIT_S
+    condition: Callable[[], object],
+    what: str | Callable[[], str] = "the condition",
+    *,
+    timeout_s: float = WAIT_S,
 ) -> None:
     """`until` for tests without an event loop."""
     until_s = time.monotonic() + timeout_s
     while not condition():
-        assert time.monotonic() < until_s, f"{what} did not come true within {timeout_s:g} s"
+        assert time.monotonic() < until_s, _in_vain(what, timeout_s)
         time.sleep(POLL_S)
+
+
+def _in_vain(what: str | Callable[[], str], timeout_s: float) -> str:
+    return f"waited {timeout_s:g} s in vain for {what if isinstance(what, str) else what()}"

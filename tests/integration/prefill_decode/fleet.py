@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -32,6 +32,8 @@ from rorqual_runtime.queue import WorkQueue
 from rorqual_runtime.service import ServiceContext, open_service
 from rorqual_runtime.settings import RuntimeSettings
 
+from tests.support.waiting import WAIT_S, until
+
 RECIPE_ID = "recipe-test"
 NAMESPACE = "tenant"
 
@@ -43,7 +45,7 @@ def make_generation(
     max_new_tokens: int = 8,
     choice_index: int = 0,
     num_choices: int = 1,
-    deadline_s: float = 30.0,
+    deadline_s: float = 60.0,
     **sampling: object,
 ) -> generation_pb2.Generation:
     """What recipe would make of a prompt."""
@@ -108,9 +110,11 @@ class Surroundings:
     forgotten: list[tuple[bytes, str]] = field(default_factory=list)
     released: list[str] = field(default_factory=list)
     placements: list[router_pb2.PlaceRequest] = field(default_factory=list)
-    place_delay_s: float = 0.0
+    may_place: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set from the start; placements wait for it."""
 
     async def start(self) -> None:
+        self.may_place.set()
         await self.queue.ensure()
         await self.bus.subscribe(
             subjects.recipe_tokens(RECIPE_ID), decode_pb2.TokenBatch, self._on_tokens
@@ -161,7 +165,7 @@ class Surroundings:
 
     async def _on_place(self, request, _context):
         self.placements.append(request)
-        await asyncio.sleep(self.place_delay_s)
+        await self.may_place.wait()
         for decode_id in self.decode_ids:
             if decode_id not in request.excluded_ids:
                 return router_pb2.PlaceReply(placement=router_pb2.Placement(decode_id=decode_id))
@@ -176,7 +180,7 @@ class Surroundings:
         choice_index: int = 0,
         num_choices: int = 1,
         num_matched_blocks: int | None = None,
-        deadline_s: float = 30.0,
+        deadline_s: float = 60.0,
         msg_id: str | None = None,
         compiled_grammar: tensor_pb2.TensorTicket | None = None,
         **sampling: object,
@@ -210,22 +214,26 @@ class Surroundings:
     async def cancel(self, request_id: str, choice_index: int | None = None) -> None:
         request = router_pb2.CancelRequest(request_id=request_id, choice_index=choice_index)
         await self.bus.publish(subjects.cancel(), request)
+        await self.bus.connection.flush()  # what follows arrives behind it
 
     async def resend(self, request_id: str, choice_index: int = 0) -> decode_pb2.TokenDelta:
         """Everything the first decode instance keeps of a generation. Raises: NotFound."""
         request = decode_pb2.ResendRequest(request_id=request_id, choice_index=choice_index)
         reply = await self.bus.request(
-            subjects.decode_resend(self.decode_ids[0]), request, decode_pb2.ResendReply, timeout_s=2
+            subjects.decode_resend(self.decode_ids[0]),
+            request,
+            decode_pb2.ResendReply,
+            timeout_s=WAIT_S,
         )
         return reply.delta
 
     def output(self, request_id: str, choice_index: int = 0) -> Received:
         return self.received.setdefault((request_id, choice_index), Received())
 
-    async def finished(self, request_id: str, timeout_s: float = 20.0) -> Received:
+    async def finished(self, request_id: str) -> Received:
         """The output of choice 0 once it has its finish reason."""
         output = self.output(request_id)
-        await until(lambda: output.finish_reason != 0, timeout_s, f"{request_id} to finish")
+        await until(lambda: output.finish_reason != 0, f"{request_id} to finish")
         return output
 
     async def complete(self, request_id: str, token_ids: Sequence[int], **options) -> Received:
@@ -257,8 +265,15 @@ class Fleet:
             counts[f"{ctx.instance_id} generations"] = decode.service.num_active
         return {name: count for name, count in counts.items() if count}
 
-    async def nothing_held(self, timeout_s: float = 1.0) -> None:
-        await until(lambda: not self.held(), timeout_s, lambda: f"free everything: {self.held()}")
+    async def tokens_arrived(self) -> None:
+        """Return once all that decode has sent by now is with the recipe."""
+        for ctx, _ in self.decode:
+            await ctx.bus.connection.flush()
+        await self.around.bus.connection.flush()
+        await asyncio.sleep(0.05)  # its handler is next
+
+    async def nothing_held(self) -> None:
+        await until(lambda: not self.held(), lambda: f"everything to be free: {self.held()}")
         for _, instance in (*self.prefill, *self.decode):
             instance.cache.check_integrity()
 
@@ -289,17 +304,6 @@ class SlowModel(CausalModel):
 
     def load_window(self, *args):
         self._model.load_window(*args)
-
-
-async def until(
-    condition: Callable[[], object], timeout_s: float, what: str | Callable[[], str]
-) -> None:
-    """Raises: AssertionError when the condition does not come true in time."""
-    until_s = time.monotonic() + timeout_s
-    while not condition():
-        if time.monotonic() > until_s:
-            raise AssertionError(f"waited in vain for {what if isinstance(what, str) else what()}")
-        await asyncio.sleep(0.005)
 
 
 @asynccontextmanager

@@ -8,8 +8,9 @@ import signal
 from rorqual_proto.v1 import decode_pb2, error_pb2
 
 from tests.integration.prefill_decode.conftest import prompt
-from tests.integration.prefill_decode.fleet import SlowModel, running_fleet, until
+from tests.integration.prefill_decode.fleet import SlowModel, running_fleet
 from tests.support.service_process import service_process
+from tests.support.waiting import until
 
 
 async def test_a_full_instance_is_passed_over(runtime_settings, tiny_model, tiny_dir, bare):
@@ -54,10 +55,10 @@ async def test_without_room_until_the_deadline_the_client_hears_of_it(
 async def test_an_instance_that_is_gone_is_passed_over_at_once(
     runtime_settings, tiny_model, tiny_dir, bare
 ):
-    async with running_fleet(runtime_settings, tiny_model, tiny_dir) as fleet:
+    patient = {"handover_timeout_s": 600}
+    async with running_fleet(runtime_settings, tiny_model, tiny_dir, prefill=patient) as fleet:
         fleet.around.decode_ids.insert(0, "decode-of-yesterday")
-        async with asyncio.timeout(2):
-            output = await fleet.around.complete("r", prompt(50), ignore_eos=True)
+        output = await fleet.around.complete("r", prompt(50), ignore_eos=True)
         assert output.token_ids == bare(prompt(50), 8)
 
 
@@ -77,10 +78,10 @@ async def test_an_instance_killed_during_the_handover(
             around.decode_ids.insert(0, "decode-doomed")
             doomed.process.send_signal(signal.SIGSTOP)
             await around.submit("r", prompt(300), ignore_eos=True)
-            await until(lambda: around.placements, 5, "the handover to begin")
+            await until(lambda: around.placements, "the handover to begin")
             await asyncio.sleep(0.3)
             doomed.process.kill()
-            output = await around.finished("r", timeout_s=10)
+            output = await around.finished("r")
         assert output.decode_ids == {"decode-0"}
         assert output.token_ids == bare(prompt(300), 8)
         await fleet.nothing_held()

@@ -5,7 +5,8 @@ from __future__ import annotations
 from rorqual_policy.blocks import block_keys
 
 from tests.integration.prefill_decode.conftest import prompt
-from tests.integration.prefill_decode.fleet import NAMESPACE, running_fleet, until
+from tests.integration.prefill_decode.fleet import NAMESPACE, running_fleet
+from tests.support.waiting import until
 
 
 async def test_a_repeated_prompt_computes_only_its_last_partial_block(
@@ -17,7 +18,7 @@ async def test_a_repeated_prompt_computes_only_its_last_partial_block(
         around, engine = fleet.around, fleet.prefill[0][1].engine
         first = await around.complete("first", token_ids, ignore_eos=True)
         assert (first.num_cached_tokens, engine.num_computed_tokens) == (0, 2000)
-        await until(lambda: len(around.registered) == 15, 5, "15 blocks to be registered")
+        await until(lambda: len(around.registered) == 15, "15 blocks to be registered")
         second = await around.complete("second", token_ids, ignore_eos=True)
         assert engine.num_computed_tokens == 2000 + 2000 - 1920
         assert second.num_cached_tokens == 1920
@@ -32,7 +33,7 @@ async def test_a_prompt_of_whole_blocks_still_computes_one_block(
     token_ids = prompt(256)
     async with running_fleet(runtime_settings, tiny_model, tiny_dir) as fleet:
         await fleet.around.complete("first", token_ids, ignore_eos=True)
-        await until(lambda: len(fleet.around.registered) == 2, 5, "2 blocks to be registered")
+        await until(lambda: len(fleet.around.registered) == 2, "2 blocks to be registered")
         second = await fleet.around.complete("second", token_ids, ignore_eos=True)
         assert second.num_cached_tokens == 128
         assert second.token_ids == bare(token_ids, 8)
@@ -46,7 +47,7 @@ async def test_an_answer_becomes_the_prefix_of_the_next_turn(
         around = fleet.around
         first = await around.complete("a", token_ids, max_new_tokens=200, ignore_eos=True)
         next_turn = token_ids + first.token_ids + prompt(10, seed=3)
-        await until(lambda: len(around.registered) == 2, 5, "2 blocks to be registered")
+        await until(lambda: len(around.registered) == 2, "2 blocks to be registered")
         keys = block_keys(next_turn, fingerprint=tiny_model.fingerprint, namespace=NAMESPACE)
         assert set(around.registered) == set(keys)
         second = await around.complete("b", next_turn, ignore_eos=True)
@@ -59,7 +60,7 @@ async def test_a_damaged_block_is_computed_again(runtime_settings, tiny_model, t
     async with running_fleet(runtime_settings, tiny_model, tiny_dir) as fleet:
         around = fleet.around
         await around.complete("first", token_ids, ignore_eos=True)
-        await until(lambda: len(around.registered) == 5, 5, "5 blocks to be registered")
+        await until(lambda: len(around.registered) == 5, "5 blocks to be registered")
         keys = block_keys(token_ids, fingerprint=tiny_model.fingerprint, namespace=NAMESPACE)
         (path,) = (runtime_settings.home / "store").rglob(f"*{keys[2].hex()}*")
         damaged = bytearray(path.read_bytes())
@@ -85,6 +86,6 @@ async def test_tenants_do_not_share_blocks(runtime_settings, tiny_model, tiny_di
     token_ids = prompt(300)
     async with running_fleet(runtime_settings, tiny_model, tiny_dir) as fleet:
         await fleet.around.complete("r", token_ids, ignore_eos=True)
-        await until(lambda: len(fleet.around.registered) == 2, 5, "2 blocks to be registered")
+        await until(lambda: len(fleet.around.registered) == 2, "2 blocks to be registered")
         others = block_keys(token_ids, fingerprint=tiny_model.fingerprint, namespace="other")
         assert not set(others) & set(fleet.around.registered)

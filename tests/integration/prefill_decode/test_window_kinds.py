@@ -13,10 +13,11 @@ from rorqual_engine.prepare.random_v41 import write_random_v41
 from rorqual_engine.runner import BareEngine, GenerationParams
 from safetensors.torch import save_file
 
-from tests.integration.prefill_decode.fleet import running_fleet, until
+from tests.integration.prefill_decode.fleet import running_fleet
 from tests.support.replay import greedy_after_replay
 from tests.support.tiny_deepseek import save_tiny_v4
 from tests.support.tiny_model_dir import make_tokenizer
+from tests.support.waiting import until
 
 NO_WINDOWS = {"window_keep_bytes": 0}
 PARAMS = GenerationParams(8, ignore_eos=True)
@@ -66,7 +67,7 @@ async def test_v4_goes_on_from_a_kept_window(runtime_settings, v4_dir):
         around = fleet.around
         first = await around.complete("first", TOKENS, ignore_eos=True)
         assert first.token_ids == expected
-        await until(lambda: len(around.registered) == 3, 5, "3 blocks to be registered")
+        await until(lambda: len(around.registered) == 3, "3 blocks to be registered")
         second = await around.complete("second", TOKENS, ignore_eos=True)
         assert (second.num_cached_tokens, second.token_ids) == (384, expected)
         await fleet.nothing_held()
@@ -80,7 +81,7 @@ async def test_v4_without_its_window_is_computed_again(runtime_settings, v4_dir)
     ) as fleet:
         around = fleet.around
         await around.complete("first", TOKENS, ignore_eos=True)
-        await until(lambda: len(around.registered) == 3, 5, "3 blocks to be registered")
+        await until(lambda: len(around.registered) == 3, "3 blocks to be registered")
         second = await around.complete("second", TOKENS, ignore_eos=True)
         assert (second.num_cached_tokens, second.token_ids) == (0, expected)
 
@@ -95,7 +96,7 @@ async def test_a_replay_knows_the_ids_before_it(runtime_settings, engram_dir):
         around = fleet.around
         first = await around.complete("first", TOKENS, ignore_eos=True)
         assert first.token_ids == expected
-        await until(lambda: len(around.registered) == 3, 5, "3 blocks to be registered")
+        await until(lambda: len(around.registered) == 3, "3 blocks to be registered")
         second = await around.complete("second", TOKENS, ignore_eos=True)
         assert second.num_cached_tokens == 256
         assert second.token_ids == greedy_after_replay(model, TOKENS, 3, 8)

@@ -11,9 +11,10 @@ from rorqual_runtime.errors import Unavailable
 from rorqual_runtime.windows import WindowExchange
 
 from tests.integration.prefill_decode.conftest import prompt
-from tests.integration.prefill_decode.fleet import SlowModel, running_fleet, until
+from tests.integration.prefill_decode.fleet import SlowModel, running_fleet
 from tests.support.model import random_v41_dir
 from tests.support.replay import greedy_after_replay
+from tests.support.waiting import until
 
 LENGTHS = (5, 128, 129, 300, 700)
 NUM_TOKENS = 8
@@ -64,7 +65,7 @@ async def test_a_kept_window_saves_the_whole_prefix(runtime_settings, model, bar
         around, engine = fleet.around, fleet.prefill[0][1].engine
         first = await around.complete("first", token_ids, ignore_eos=True)
         assert first.announced == []  # delivered again it might be a replay, and draw another
-        await until(lambda: len(around.registered) == 5, 5, "5 blocks to be registered")
+        await until(lambda: len(around.registered) == 5, "5 blocks to be registered")
         second = await around.complete("second", token_ids, ignore_eos=True)
         assert (second.num_cached_tokens, engine.num_computed_tokens) == (640, 700 + 60)
         assert second.token_ids == bare(token_ids)
@@ -77,7 +78,7 @@ async def test_an_answers_window_carries_the_next_turn(runtime_settings, model, 
         around, engine = fleet.around, fleet.prefill[0][1].engine
         first = await around.complete("a", token_ids, max_new_tokens=200, ignore_eos=True)
         next_turn = token_ids + first.token_ids + prompt(10, seed=3)
-        await until(lambda: len(around.registered) == 2, 5, "2 blocks to be registered")
+        await until(lambda: len(around.registered) == 2, "2 blocks to be registered")
         second = await around.complete("b", next_turn, ignore_eos=True)
         assert (second.num_cached_tokens, engine.num_computed_tokens) == (256, 100 + 54)
         assert second.token_ids == bare(next_turn)
@@ -93,7 +94,7 @@ async def test_without_its_window_a_prefix_is_replayed(runtime_settings, model, 
         around, engine = fleet.around, fleet.prefill[0][1].engine
         first = await around.complete("first", token_ids, ignore_eos=True)
         assert first.token_ids == bare(token_ids)
-        await until(lambda: len(around.registered) == 5, 5, "5 blocks to be registered")
+        await until(lambda: len(around.registered) == 5, "5 blocks to be registered")
         second = await around.complete("second", token_ids, ignore_eos=True)
         assert (second.num_cached_tokens, engine.num_computed_tokens) == (512, 700 + 188)
         assert second.token_ids == greedy_after_replay(model, token_ids, 5, NUM_TOKENS)
@@ -111,7 +112,7 @@ async def test_a_window_whose_holder_has_died_is_replayed(runtime_settings, mode
         around = fleet.around
         first = await around.complete("a", token_ids, max_new_tokens=200, ignore_eos=True)
         next_turn = token_ids + first.token_ids
-        await until(lambda: len(around.registered) == 3, 5, "3 blocks to be registered")
+        await until(lambda: len(around.registered) == 3, "3 blocks to be registered")
         monkeypatch.setattr(WindowExchange, "_fetch_from", nobody)
         second = await around.complete("b", next_turn, ignore_eos=True)
         assert second.num_cached_tokens == 256
@@ -126,7 +127,7 @@ async def test_a_replay_that_saves_nothing_is_not_done(runtime_settings, model, 
     ) as fleet:
         around, engine = fleet.around, fleet.prefill[0][1].engine
         await around.complete("first", token_ids, ignore_eos=True)
-        await until(lambda: len(around.registered) == 1, 5, "a block to be registered")
+        await until(lambda: len(around.registered) == 1, "a block to be registered")
         second = await around.complete("second", token_ids, ignore_eos=True)
         assert (second.num_cached_tokens, engine.num_computed_tokens) == (0, 400)
         assert second.token_ids == bare(token_ids)
@@ -137,7 +138,7 @@ async def test_a_cancel_leaves_no_window_held(runtime_settings, model, after_s):
     slow = SlowModel(model, 0.05)
     async with running_fleet(runtime_settings, slow, random_v41_dir()) as fleet:
         await fleet.around.submit("r", prompt(600), max_new_tokens=500, ignore_eos=True)
-        await until(lambda: fleet.prefill[0][1].cache.num_used_windows, 5, "a slot to be taken")
+        await until(lambda: fleet.prefill[0][1].cache.num_used_windows, "a slot to be taken")
         await asyncio.sleep(after_s)
         await fleet.around.cancel("r")
         await fleet.nothing_held()

@@ -22,15 +22,15 @@ from tests.integration.prefill_decode.fleet import (
     Received,
     make_generation,
     running_fleet,
-    until,
 )
+from tests.support.waiting import WAIT_S, until
 
 
 @asynccontextmanager
 async def neighbours(runtime, redis_url: str) -> AsyncIterator[None]:
     """Router and kvmeta, ready."""
     async with AsyncExitStack() as stack:
-        link = RedisLink(redis_url, timeout_s=1.0, probe_interval_s=0.5, max_connections=4)
+        link = RedisLink(redis_url, timeout_s=WAIT_S, probe_interval_s=0.5, max_connections=4)
         stack.push_async_callback(link.aclose)
         settings = runtime.model_copy(update={"instance_id": "kvmeta-0"})
         ctx = await stack.enter_async_context(open_service("kvmeta", settings))
@@ -39,7 +39,7 @@ async def neighbours(runtime, redis_url: str) -> AsyncIterator[None]:
         ctx = await stack.enter_async_context(open_service("router", settings))
         queue = WorkQueue(ctx.bus)
         await queue.ensure()
-        await RouterService(ctx, queue, RouterSettings()).start()
+        await RouterService(ctx, queue, RouterSettings(match_timeout_s=WAIT_S)).start()
         yield
 
 
@@ -48,7 +48,7 @@ async def submit(fleet: Fleet, request_id: str, token_ids, **options) -> Receive
         generations=[make_generation(request_id, token_ids, ignore_eos=True, **options)]
     )
     reply = await fleet.around.bus.request(
-        subjects.router_submit(), request, router_pb2.SubmitReply, timeout_s=5
+        subjects.router_submit(), request, router_pb2.SubmitReply, timeout_s=WAIT_S
     )
     assert reply.submitted.bucket == "lt16k"
     return await fleet.around.finished(request_id)
@@ -72,7 +72,6 @@ async def test_a_repeated_prompt_of_2000_tokens(
                 sum(w.num_stored for w in writers) == 15
                 and not any(r.num_waiting for r in registrars)
             ),
-            5,
             "15 blocks to be registered",
         )
         second = await submit(fleet, "second", token_ids)

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 
 import pytest_asyncio
+from rorqual_policy import InstanceKey
 from rorqual_proto.v1 import grammar_pb2, kvmeta_pb2, load_pb2, prefill_pb2, router_pb2
 from rorqual_router.service import RouterService
 from rorqual_router.settings import RouterSettings
@@ -14,6 +15,8 @@ from rorqual_runtime.bus import Bus
 from rorqual_runtime.queue import WorkQueue
 from rorqual_runtime.service import open_service
 from rorqual_runtime.settings import RuntimeSettings
+
+from tests.support.waiting import WAIT_S, until
 
 
 @dataclass
@@ -51,10 +54,28 @@ class FakeFleet:
             await self.bus.publish(subjects.load(report.service, report.instance_id), report)
         await self.bus.connection.flush()
 
+    async def heard_by(self, router: RouterService) -> None:
+        """Return once the router knows what the reports say now."""
+        await self.say()
+        seq, wanted = self.seq, [(r.service, r.instance_id) for r in self.reports.values()]
+
+        def has_heard() -> bool:
+            known = router.fleet._view.instances
+            views = [known.get(InstanceKey(*who)) for who in wanted]
+            return all(view is not None and view.report.seq >= seq for view in views)
+
+        await until(has_heard, "the load reports")
+
     async def keep_saying(self) -> None:
         while True:
             await self.say()
             await asyncio.sleep(0.1)
+
+
+def set_event() -> asyncio.Event:
+    event = asyncio.Event()
+    event.set()
+    return event
 
 
 @dataclass
@@ -62,6 +83,7 @@ class FakeKvmeta:
     """Answers matches as told, and remembers."""
 
     num_blocks: int = 0
+    may_answer: asyncio.Event = field(default_factory=set_event)
     delay_s: float = 0.0
     requests: list[kvmeta_pb2.MatchRequest] = field(default_factory=list)
     released: list[str] = field(default_factory=list)
@@ -80,6 +102,7 @@ class FakeKvmeta:
 
     async def on_match(self, request, _context):
         self.requests.append(request)
+        await self.may_answer.wait()
         await asyncio.sleep(self.delay_s)
         return kvmeta_pb2.MatchReply(
             match=kvmeta_pb2.Match(num_matched_blocks=self.num_blocks, lease_id="lease-1")
@@ -121,7 +144,7 @@ class Client:
     bus: Bus
     queue: WorkQueue
 
-    async def submit(self, *generations, timeout_s: float = 5.0) -> router_pb2.Submitted:
+    async def submit(self, *generations, timeout_s: float = WAIT_S) -> router_pb2.Submitted:
         request = router_pb2.SubmitRequest(generations=generations)
         reply = await self.bus.request(
             subjects.router_submit(), request, router_pb2.SubmitReply, timeout_s=timeout_s
@@ -136,15 +159,16 @@ class Client:
             excluded_ids=excluded,
         )
         reply = await self.bus.request(
-            subjects.router_place(), request, router_pb2.PlaceReply, timeout_s=5.0
+            subjects.router_place(), request, router_pb2.PlaceReply, timeout_s=WAIT_S
         )
         return reply.placement.decode_id
 
     async def jobs(self, bucket: str = "lt16k", max_jobs: int = 50) -> list:
+        """Takes what lies on the queue."""
         consumer = await self.queue.consumer(
             subjects.prefill_jobs("default", bucket), f"test-{bucket}"
         )
-        leased = await consumer.pull(max_jobs, 0.5)
+        leased = await consumer.pull(max_jobs, 0.0)
         for job in leased:
             job.decode(prefill_pb2.PrefillJob)
             await job.ack()
@@ -159,7 +183,8 @@ async def running_router(
     stream_max_jobs: int = 1000,
     **fields,
 ) -> AsyncIterator[RouterService]:
-    """A router that serves until the block ends."""
+    """A router that serves until the block ends, and misses nothing for being busy."""
+    fields = {"match_timeout_s": WAIT_S, "silent_s": WAIT_S, **fields}
     runtime = settings.model_copy(update={"instance_id": instance_id})
     async with open_service("router", runtime) as ctx:
         queue = WorkQueue(ctx.bus, max_jobs=stream_max_jobs)

@@ -18,6 +18,8 @@ from rorqual_runtime.errors import (
     Unavailable,
 )
 
+from tests.support.waiting import soon, until
+
 from .conftest import FakeGrammar, FakeKvmeta, running_router
 from .test_submit import TOKENS, generation
 
@@ -121,8 +123,8 @@ async def test_images_spread_by_patches_outstanding(runtime_settings, bus, fleet
         await vision.add(name)
     work = 6000
     assert image_work(work) > STEP
-    async with running_router(runtime_settings):
-        await asyncio.sleep(0.3)
+    async with running_router(runtime_settings) as router:
+        await fleet.heard_by(router)
         images = [image(30 * i, bytes([i]) * 32, work) for i in range(6)]
         await client.submit(seeing(*images))
     assert sorted(name for name, _ in vision.asked) == ["v1", "v1", "v2", "v2", "v3", "v3"]
@@ -131,8 +133,8 @@ async def test_images_spread_by_patches_outstanding(runtime_settings, bus, fleet
 async def test_a_full_instance_is_avoided(runtime_settings, bus, fleet, client, vision):
     await vision.add("v1", queued=5 * STEP)
     await vision.add("v2")
-    async with running_router(runtime_settings):
-        await asyncio.sleep(0.3)
+    async with running_router(runtime_settings) as router:
+        await fleet.heard_by(router)
         await client.submit(seeing(*(image(30 * i, bytes([i]) * 32) for i in range(5))))
     assert {name for name, _ in vision.asked} == {"v2"}
 
@@ -144,8 +146,8 @@ async def test_another_instance_is_tried(runtime_settings, bus, fleet, client, v
     await vision.add("v2", queued=3 * STEP)
     if error is not None:
         vision.errors = {"v1": error}
-    async with running_router(runtime_settings):
-        await asyncio.sleep(0.3)
+    async with running_router(runtime_settings) as router:
+        await fleet.heard_by(router)
         await client.submit(seeing(image(0)))
     (job,) = await client.jobs()
     assert [ticket.owner_id for ticket in job.image_embeddings] == ["v2"]
@@ -156,15 +158,15 @@ async def test_an_instance_that_dies_while_it_is_asked_is_not_waited_for(
 ):
     await vision.add("v1")
     await vision.add("v2", queued=3 * STEP)
-    vision.delay_s = 6
-    async with running_router(runtime_settings, silent_s=1.0):
-        await asyncio.sleep(0.3)
-        submitting = asyncio.create_task(client.submit(seeing(image(0)), timeout_s=10.0))
-        await asyncio.sleep(0.3)
+    vision.delay_s = 600
+    async with running_router(runtime_settings, silent_s=1.5) as router:
+        await fleet.heard_by(router)
+        submitting = asyncio.create_task(client.submit(seeing(image(0))))
+        await until(lambda: vision.asked)
         assert [name for name, _ in vision.asked] == ["v1"]
         vision.delay_s = 0
         del fleet.reports["v1"]
-        await asyncio.wait_for(submitting, 4)
+        await soon(submitting)
     (job,) = await client.jobs()
     assert [ticket.owner_id for ticket in job.image_embeddings] == ["v2"]
 
@@ -180,8 +182,8 @@ async def test_an_image_that_can_not_be_encoded_names_its_field(
         (StaleTicket(), NoCapacity),
         (Unavailable("away"), Unavailable),
     ]
-    async with running_router(runtime_settings):
-        await asyncio.sleep(0.2)
+    async with running_router(runtime_settings) as router:
+        await fleet.heard_by(router)
         for index, (error, expected) in enumerate(cases):
             vision.errors = {"v1": error}
             with pytest.raises(expected) as caught:
@@ -191,7 +193,7 @@ async def test_an_image_that_can_not_be_encoded_names_its_field(
         vision.num_tokens = 19
         with pytest.raises(NoCapacity, match="another image"):
             await client.submit(seeing(image(130), request_id="odd"))
-        await asyncio.sleep(0.1)
+        await until(lambda: len(kvmeta.released) == 4)
     assert await client.jobs() == []
     assert kvmeta.released == ["lease-1"] * 4
 
@@ -216,15 +218,16 @@ async def test_what_can_not_be_images_is_refused(runtime_settings, fleet, client
 async def test_a_grammar_that_fails_and_a_cancel_end_the_wait(
     runtime_settings, bus, fleet, client, vision
 ):
-    vision.delay_s = 3
+    vision.delay_s = 600
     await vision.add("v1")
     await FakeGrammar(InvalidRequest("no grammar")).serve(bus)
     constraint = generation_pb2.Constraint(kind=1, source="{}")
     async with running_router(runtime_settings):
         with pytest.raises(InvalidRequest, match="no grammar"):
             await client.submit(seeing(image(0), constraint=constraint))
+        vision.asked.clear()
         waiting = asyncio.create_task(client.submit(seeing(image(0), request_id="r2")))
-        await asyncio.sleep(0.4)
+        await until(lambda: vision.asked)
         await bus.publish(subjects.cancel(), router_pb2.CancelRequest(request_id="r2"))
         with pytest.raises(Cancelled):
-            await waiting
+            await soon(waiting)

@@ -18,6 +18,8 @@ from rorqual_runtime.errors import (
 from rorqual_runtime.payload import get_payload, put_payload
 from rorqual_runtime.tensors import TensorPlane
 
+from tests.support.waiting import WAIT_S, soon, until
+
 from .conftest import FakeGrammar, FakeKvmeta, running_router
 
 TOKENS = array("i", range(1000, 1300))
@@ -31,7 +33,7 @@ def generation(request_id="r1", choice=0, prompt=None, num_tokens=300, **fields)
         num_prompt_tokens=num_tokens,
         sampling=generation_pb2.SamplingParams(max_new_tokens=16),
         cache_namespace="tenant",
-        deadline_unix_s=fields.pop("deadline_unix_s", time.time() + 30),
+        deadline_unix_s=fields.pop("deadline_unix_s", time.time() + 60),
         **fields,
     )
 
@@ -57,7 +59,7 @@ async def test_one_job_a_choice_and_none_twice(runtime_settings, fleet, client):
     async with running_router(runtime_settings) as router:
         await client.submit(*choices)
         await client.submit(*choices)
-        await asyncio.sleep(0.3)
+        await router.gauge.refresh()
         assert router.gauge.num_jobs == 3
     jobs = await client.jobs()
     assert sorted(job.generation.choice_index for job in jobs) == [0, 1, 2]
@@ -83,14 +85,10 @@ async def test_a_prompt_by_ticket_stays_readable_for_prefill(runtime_settings, b
 async def test_a_slow_or_absent_kvmeta_is_no_match_and_no_error(
     runtime_settings, bus, fleet, client
 ):
-    async with running_router(runtime_settings):
-        started = time.monotonic()
+    async with running_router(runtime_settings, match_timeout_s=0.15):
         assert (await client.submit(generation("absent"))).num_cached_tokens == 0
-        assert time.monotonic() - started < 1.0
-        await FakeKvmeta(num_blocks=2, delay_s=5.0).serve(bus)
-        started = time.monotonic()
+        await FakeKvmeta(num_blocks=2, delay_s=600.0).serve(bus)
         assert (await client.submit(generation("slow"))).num_cached_tokens == 0
-        assert time.monotonic() - started < 3.0
     assert {job.num_matched_blocks for job in await client.jobs()} == {0}
 
 
@@ -104,7 +102,7 @@ async def test_a_grammar_error_ends_the_request_and_gives_the_lease_back(
     async with running_router(runtime_settings):
         with pytest.raises(InvalidRequest, match="bad"):
             await client.submit(generation(constraint=constraint))
-        await asyncio.sleep(0.05)
+        await until(lambda: kvmeta.released)
         assert kvmeta.released == ["lease-1"]
         grammar.error = None
         await client.submit(generation("r2", constraint=constraint))
@@ -115,25 +113,25 @@ async def test_a_grammar_error_ends_the_request_and_gives_the_lease_back(
 
 async def test_the_queue_cap_holds_and_comes_from_the_stream(runtime_settings, fleet, client):
     async with (
-        running_router(runtime_settings, "router-a", max_queued_jobs=3, depth_interval_s=0.05),
-        running_router(runtime_settings, "router-b", max_queued_jobs=3, depth_interval_s=0.05),
+        running_router(runtime_settings, "router-a", max_queued_jobs=3, depth_interval_s=0.05) as a,
+        running_router(runtime_settings, "router-b", max_queued_jobs=3, depth_interval_s=0.05) as b,
     ):
         for number in range(3):
             await client.submit(generation(f"fits{number}"))
-        await asyncio.sleep(0.2)
+        await until(lambda: (a.gauge.num_jobs, b.gauge.num_jobs) == (3, 3))
         for number in range(6):
             with pytest.raises(NoCapacity) as refusal:
                 await client.submit(generation(f"over{number}"))
             assert refusal.value.retry_after_s >= 1
         assert len(await client.jobs()) == 3
-        await asyncio.sleep(0.2)
+        await until(lambda: (a.gauge.num_jobs, b.gauge.num_jobs) == (0, 0))
         await client.submit(generation("fits-again"))
 
 
 async def test_a_burst_does_not_pass_the_cap(runtime_settings, bus, fleet, client):
     await FakeKvmeta(delay_s=0.05).serve(bus)
-    async with running_router(runtime_settings, max_queued_jobs=3):
-        await asyncio.sleep(0.3)
+    async with running_router(runtime_settings, max_queued_jobs=3) as router:
+        await fleet.heard_by(router)
         outcomes = await asyncio.gather(
             *(client.submit(generation(f"r{number}")) for number in range(10)),
             return_exceptions=True,
@@ -144,7 +142,7 @@ async def test_a_burst_does_not_pass_the_cap(runtime_settings, bus, fleet, clien
 
 async def test_waits_for_a_fleet_that_is_still_starting(runtime_settings, bus, client, fleet):
     del fleet.reports["d0"], fleet.reports["d1"]
-    async with running_router(runtime_settings, fleet_wait_s=5.0):
+    async with running_router(runtime_settings, fleet_wait_s=WAIT_S):
         submitting = asyncio.create_task(client.submit(generation()))
         await asyncio.sleep(0.3)
         assert not submitting.done()
@@ -156,10 +154,8 @@ async def test_refuses_after_a_bound_without_a_fleet_and_counts_the_demand(
     runtime_settings, client
 ):
     async with running_router(runtime_settings, fleet_wait_s=0.2) as router:
-        started = time.monotonic()
         with pytest.raises(NoCapacity, match="no prefill and no decode"):
             await client.submit(generation())
-        assert time.monotonic() - started < 1.0
         assert router.submitter.counters.missed_tokens == len(TOKENS)
 
 
@@ -178,23 +174,21 @@ async def test_what_can_never_work_is_refused_at_once(runtime_settings, fleet, c
 
 
 async def test_a_cancelled_request_is_not_queued(runtime_settings, bus, fleet, client):
-    async with running_router(runtime_settings):
+    async with running_router(runtime_settings) as router:
         await bus.publish(subjects.cancel(), router_pb2.CancelRequest(request_id="gone"))
-        await asyncio.sleep(0.1)
+        await until(lambda: "gone" in router._cancelled)
         with pytest.raises(Cancelled):
             await client.submit(generation("gone"))
     assert await client.jobs() == []
 
 
 async def test_a_cancel_ends_what_is_still_waiting(runtime_settings, bus, client):
-    async with running_router(runtime_settings, fleet_wait_s=10.0):
-        submitting = asyncio.create_task(client.submit(generation("waits"), timeout_s=10.0))
-        await asyncio.sleep(0.3)
-        started = time.monotonic()
+    async with running_router(runtime_settings, fleet_wait_s=600.0) as router:
+        submitting = asyncio.create_task(client.submit(generation("waits"), timeout_s=600.0))
+        await until(lambda: len(router._under_way))
         await bus.publish(subjects.cancel(), router_pb2.CancelRequest(request_id="waits"))
         with pytest.raises(Cancelled):
-            await submitting
-        assert time.monotonic() - started < 1.0
+            await soon(submitting)
     assert await client.jobs() == []
 
 
@@ -228,8 +222,9 @@ async def test_choices_are_published_together_or_withdrawn(runtime_settings, bus
     async with running_router(runtime_settings, stream_max_jobs=1) as router:
         with pytest.raises(NoCapacity):
             await client.submit(generation("r", 0), generation("r", 1))
-        await asyncio.sleep(0.5)
+        await router.gauge.refresh()
         assert router.gauge.num_jobs == 1
+        await until(lambda: cancelled and kvmeta.released)
     assert (cancelled, kvmeta.released) == (["r"], ["lease-1"])
 
 
@@ -237,7 +232,7 @@ async def test_goes_on_after_a_broker_restart(runtime_settings, nats_server, fle
     async with running_router(runtime_settings):
         await client.submit(generation("before"))
         await nats_server.restart()
-        submitted = await client.submit(generation("after"), timeout_s=15.0)
+        submitted = await client.submit(generation("after"))
         assert submitted.bucket == "lt16k"
         assert await client.place("after") in ("d0", "d1")
     assert {job.generation.request_id for job in await client.jobs()} == {"before", "after"}
@@ -245,19 +240,21 @@ async def test_goes_on_after_a_broker_restart(runtime_settings, nats_server, fle
 
 @pytest.mark.parametrize("is_constrained", [False, True], ids=["in the match", "in the grammar"])
 async def test_a_cancel_gives_the_lease_back(runtime_settings, bus, fleet, client, is_constrained):
-    kvmeta = FakeKvmeta(num_blocks=1, delay_s=0.0 if is_constrained else 0.1)
+    kvmeta = FakeKvmeta(num_blocks=1)
+    if not is_constrained:
+        kvmeta.may_answer.clear()
     await kvmeta.serve(bus)
-    await FakeGrammar(delay_s=3.0).serve(bus)
+    await FakeGrammar(delay_s=600.0).serve(bus)
     constraint = generation_pb2.Constraint(kind="CONSTRAINT_KIND_REGEX", source="a")
     fields = {"constraint": constraint} if is_constrained else {}
-    async with running_router(runtime_settings):
+    async with running_router(runtime_settings) as router:
         submitting = asyncio.create_task(client.submit(generation("gone", **fields)))
-        async with asyncio.timeout(5):
-            while not kvmeta.requests:
-                await asyncio.sleep(0.005)
+        await until(lambda: kvmeta.requests)
         await bus.publish(subjects.cancel(), router_pb2.CancelRequest(request_id="gone"))
+        await until(lambda: "gone" in router._cancelled)
+        kvmeta.may_answer.set()
         with pytest.raises(Cancelled):
-            await submitting
-        await asyncio.sleep(0.1)
+            await soon(submitting)
+        await until(lambda: kvmeta.released)
         assert kvmeta.released == ["lease-1"]
     assert await client.jobs() == []
