@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import shutil
+import sys
 import time
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,7 +15,6 @@ from typing import Any
 from rorqual_cli.problems import CliError
 
 REQUEST_ID = "rorqual.request_id"
-_SHOWN_ATTRIBUTES = 6
 _WRITTEN_AFTER_S = 2.0
 """Spans are in the files by then: services write theirs about once a second."""
 _HIDDEN_ATTRIBUTES = frozenset({REQUEST_ID})
@@ -49,20 +50,26 @@ def trace(home: Path, wanted: str | None) -> int:
         raise CliError(
             f"{what} in {home / 'traces'}", "spans are written about a second after they end"
         )
+    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
     for line in tree_lines(spans):
-        print(line)
+        print(_cut(line, width))
     return 0
+
+
+def _cut(line: str, width: int | None) -> str:
+    """A tree is read by its left edge: on a terminal no line goes on below itself."""
+    return line if width is None or len(line) <= width else line[: width - 1] + "…"
 
 
 def _written_trace(directory: Path, wanted: str | None) -> list[Span]:
     """The trace, read again a little later when spans of it may not be written yet: its newest one
     has only just ended, or the parent of one is missing."""
-    spans = find_trace(read_spans(directory), wanted)
+    spans = find_trace(directory, wanted)
     age_s = time.time() - max((span.end_unix_ns for span in spans), default=time.time_ns()) / 1e9
     wait_s = _WRITTEN_AFTER_S if _has_gaps(spans) else _WRITTEN_AFTER_S - age_s
     if wait_s > 0:
         time.sleep(min(_WRITTEN_AFTER_S, wait_s))
-        spans = find_trace(read_spans(directory), wanted)
+        spans = find_trace(directory, wanted)
     return spans
 
 
@@ -71,12 +78,13 @@ def _has_gaps(spans: list[Span]) -> bool:
     return any(span.parent_id not in known for span in spans)
 
 
-def read_spans(directory: Path) -> Iterator[Span]:
-    """All spans of the directory's files, rotated ones too; unreadable lines are left out."""
+def read_spans(directory: Path, text: str = "") -> Iterator[Span]:
+    """Spans of the directory's files, rotated ones too, whose line contains `text`; unreadable
+    lines are left out."""
     for path in sorted(directory.glob("*.jsonl*")):
         with path.open(encoding="utf-8", errors="replace") as lines:
             for line in lines:
-                span = _span(line)
+                span = _span(line) if text in line else None
                 if span is not None:
                     yield span
 
@@ -99,18 +107,29 @@ def _span(line: str) -> Span | None:
         return None
 
 
-def find_trace(spans: Iterable[Span], wanted: str | None) -> list[Span]:
-    """The spans of one trace: by trace id, by request id, or the newest that has a request id."""
-    by_trace: dict[str, list[Span]] = defaultdict(list)
-    for span in spans:
-        by_trace[span.trace_id].append(span)
-    if wanted is None:
-        requests = [t for t in by_trace.values() if any(s.request_id for s in t)]
-        return max(requests, key=lambda t: min(s.start_unix_ns for s in t), default=[])
-    if wanted in by_trace:
-        return by_trace[wanted]
-    matching = (t for t in by_trace.values() if any(s.request_id == wanted for s in t))
-    return next(matching, [])
+def find_trace(directory: Path, wanted: str | None) -> list[Span]:
+    """The spans of one trace: by trace id, by request id, or the newest that has a request id.
+
+    Files may hold gigabytes: they are read twice, and no other trace is kept.
+    """
+    trace_id = _newest_trace_id(directory) if wanted is None else _trace_id_of(directory, wanted)
+    if trace_id is None:
+        return []
+    return [span for span in read_spans(directory, trace_id) if span.trace_id == trace_id]
+
+
+def _newest_trace_id(directory: Path) -> str | None:
+    started_ns: dict[str, int] = {}
+    for span in read_spans(directory, REQUEST_ID):
+        if span.request_id:
+            known_ns = started_ns.get(span.trace_id, span.start_unix_ns)
+            started_ns[span.trace_id] = min(known_ns, span.start_unix_ns)
+    return max(started_ns, key=lambda trace_id: started_ns[trace_id], default=None)
+
+
+def _trace_id_of(directory: Path, wanted: str) -> str | None:
+    matching = (s for s in read_spans(directory, wanted) if wanted in (s.trace_id, s.request_id))
+    return next((span.trace_id for span in matching), None)
 
 
 def tree_lines(spans: list[Span]) -> list[str]:
@@ -151,10 +170,14 @@ def _row(span: Span, tree: str, origin_ns: int) -> tuple[str, str]:
     duration_ms = (span.end_unix_ns - span.start_unix_ns) / 1e6
     mark = " ERROR" if span.is_error else ""
     shown = [
-        f"{key.removeprefix('rorqual.')}={value}"
+        f"{key.removeprefix('rorqual.')}={_shown(value)}"
         for key, value in sorted(span.attributes.items())
         if key not in _HIDDEN_ATTRIBUTES
     ]
     left = f"{tree}{span.name} [{span.service}]{mark}"
-    right = f"{start_ms:10.2f} ms  +{duration_ms:9.2f} ms  {' '.join(shown[:_SHOWN_ATTRIBUTES])}"
+    right = f"{start_ms:10.2f} ms  +{duration_ms:9.2f} ms  {' '.join(shown)}"
     return left, right.rstrip()
+
+
+def _shown(value: object) -> str:
+    return f"{value:.6g}" if isinstance(value, float) else str(value)

@@ -7,7 +7,7 @@ import sys
 import time
 
 import httpx
-from rorqual_cli.trace import Span, find_trace, read_spans
+from rorqual_cli.trace import Span, find_trace
 
 from tests.e2e.chat import MODEL
 from tests.support.fleet import RunningFleet
@@ -31,7 +31,7 @@ def _ask(running: RunningFleet) -> httpx.Response:
 def _spans(running: RunningFleet, request_id: str) -> list[Span]:
     end_s = time.monotonic() + 10
     while True:
-        spans = list(find_trace(read_spans(running.home / "traces"), request_id))
+        spans = find_trace(running.home / "traces", request_id)
         if {span.service for span in spans} >= SERVICES or time.monotonic() > end_s:
             return spans
         time.sleep(0.3)

@@ -1,26 +1,17 @@
 """What uvicorn's parser leaves open: bounds of a request's head, offers of other protocols."""
 
 import asyncio
-import json
 import re
 from typing import Any
 
+from rorqual_runtime.openai_errors import error_body
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 MAX_HEAD_BYTES = 64 << 10
 _HEAD_END = re.compile(rb"\r?\n\r?\n")
 _HEAD_END_BYTES = 4
 _UPGRADE = re.compile(rb"(?i)(?<=\n)upgrade:")
-_TOO_LONG = json.dumps(
-    {
-        "error": {
-            "message": f"the request's headers exceed {MAX_HEAD_BYTES} bytes",
-            "type": "invalid_request_error",
-            "param": None,
-            "code": None,
-        }
-    }
-).encode()
+_STATUS_LINES = {400: "400 Bad Request", 431: "431 Request Header Fields Too Large"}
 
 
 class EdgeProtocol(HttpToolsProtocol):
@@ -87,9 +78,17 @@ class EdgeProtocol(HttpToolsProtocol):
         head = _UPGRADE.sub(b"x-declined:", data[:head_length])
         super().data_received(head + data[head_length:])
 
+    def send_400_response(self, msg: str) -> None:
+        """What the parser can't read is answered in the shape of all other errors."""
+        self._end_with(400, "this can't be read as an HTTP/1.1 request")
+
     def _refuse(self) -> None:
         self._head = b""
-        head = "HTTP/1.1 431 Request Header Fields Too Large\r\ncontent-type: application/json\r\n"
-        head += f"content-length: {len(_TOO_LONG)}\r\nconnection: close\r\n\r\n"
-        self.transport.write(head.encode() + _TOO_LONG)
+        self._end_with(431, f"the request's headers exceed {MAX_HEAD_BYTES} bytes")
+
+    def _end_with(self, status: int, message: str) -> None:
+        body = error_body(status, message, param=None, code=None)
+        head = f"HTTP/1.1 {_STATUS_LINES[status]}\r\ncontent-type: application/json\r\n"
+        head += f"content-length: {len(body)}\r\nconnection: close\r\n\r\n"
+        self.transport.write(head.encode() + body)
         self.transport.close()

@@ -12,6 +12,7 @@ from rorqual_gateway.http_protocol import MAX_HEAD_BYTES
 
 from tests.fuzz.http_client import Connection
 from tests.support.chat_model_dir import MODEL_ID
+from tests.support.waiting import WAIT_S, soon
 
 BODY = json.dumps({"model": MODEL_ID, "messages": [{"role": "user", "content": "hi"}]}).encode()
 CHAT = b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\n"
@@ -25,7 +26,7 @@ async def _send(url: str, *pieces: bytes) -> bytes:
         await writer.drain()
         await asyncio.sleep(0.02)
     try:
-        return await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 5)
+        return await soon(reader.readuntil(b"\r\n\r\n"))
     finally:
         writer.close()
         await writer.wait_closed()
@@ -62,7 +63,7 @@ async def test_an_endless_head_is_refused(start_fleet, before: bytes) -> None:
     writer.write(before + begun)
     await asyncio.sleep(0.1)
     writer.write(b"a" * (MAX_HEAD_BYTES + 1 - (0 if before else len(begun))))
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(WAIT_S):
         answers = await reader.read()
     assert b"HTTP/1.1 431 " in answers
     writer.close()
@@ -70,7 +71,14 @@ async def test_an_endless_head_is_refused(start_fleet, before: bytes) -> None:
 
 async def test_what_is_no_http_is_refused_at_once(start_fleet) -> None:
     fleet = await start_fleet()
-    assert (await _send(fleet.gateway.url, b"\x16\x03\x01\x02")).startswith(b"HTTP/1.1 400 ")
+    reader, writer = await asyncio.open_connection(
+        "127.0.0.1", int(fleet.gateway.url.rpartition(":")[2])
+    )
+    writer.write(b"\x16\x03\x01\x02")
+    head, _, body = (await soon(reader.read())).partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 400 ")
+    assert json.loads(body)["error"]["type"] == "invalid_request_error"
+    writer.close()
 
 
 async def test_requests_in_one_go_are_answered_in_their_order(start_fleet) -> None:
@@ -84,7 +92,7 @@ async def test_requests_in_one_go_are_answered_in_their_order(start_fleet) -> No
     port = int(fleet.gateway.url.rpartition(":")[2])
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     writer.write(both)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(WAIT_S):
         answers = await reader.read()
     writer.close()
     assert answers.count(b"HTTP/1.1 200 OK") == 2
@@ -94,7 +102,7 @@ async def test_requests_in_one_go_are_answered_in_their_order(start_fleet) -> No
 @pytest.mark.parametrize("path", ["/live", "/health", "/v1/models", f"/v1/models/{MODEL_ID}"])
 async def test_head_is_get_without_its_body(start_fleet, path: str) -> None:
     fleet = await start_fleet()
-    async with httpx.AsyncClient(base_url=fleet.gateway.url) as client:
+    async with httpx.AsyncClient(base_url=fleet.gateway.url, timeout=WAIT_S) as client:
         head, get = await client.head(path), await client.get(path)
         assert (head.status_code, head.content) == (200, b"")
         assert head.headers["content-length"] == get.headers["content-length"]
@@ -103,7 +111,7 @@ async def test_head_is_get_without_its_body(start_fleet, path: str) -> None:
 
 async def test_a_compressed_body_is_refused_by_name(start_fleet) -> None:
     fleet = await start_fleet()
-    async with httpx.AsyncClient(base_url=fleet.gateway.url) as client:
+    async with httpx.AsyncClient(base_url=fleet.gateway.url, timeout=WAIT_S) as client:
         headers = {"content-encoding": "gzip"}
         for path in ("/v1/chat/completions", "/v1/messages"):
             answer = await client.post(path, content=gzip.compress(BODY), headers=headers)
@@ -113,6 +121,6 @@ async def test_a_compressed_body_is_refused_by_name(start_fleet) -> None:
 async def test_a_byte_order_mark_is_not_a_part_of_the_body(start_fleet) -> None:
     fleet = await start_fleet()
     fleet.say("Hello")
-    async with httpx.AsyncClient(base_url=fleet.gateway.url) as client:
+    async with httpx.AsyncClient(base_url=fleet.gateway.url, timeout=WAIT_S) as client:
         answer = await client.post("/v1/chat/completions", content=b"\xef\xbb\xbf" + BODY)
     assert answer.status_code == 200

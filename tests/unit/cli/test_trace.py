@@ -49,13 +49,12 @@ def home(tmp_path: Path) -> Path:
 
 
 def test_a_request_is_found_by_trace_id_request_id_and_as_the_newest(home: Path) -> None:
-    spans = list(read_spans(home / "traces"))
     for wanted in ("t1", "r1", None):
-        assert {s.span_id for s in find_trace(spans, wanted)} == {"a", "b", "c", "d"}
+        assert {s.span_id for s in find_trace(home / "traces", wanted)} == {"a", "b", "c", "d"}
 
 
 def test_the_tree_shows_depth_start_duration_and_errors(home: Path) -> None:
-    head, *rows = tree_lines(find_trace(read_spans(home / "traces"), "t1"))
+    head, *rows = tree_lines(find_trace(home / "traces", "t1"))
     assert head == "trace t1  request r1  4 spans  100.0 ms"
     assert [row.split(" [")[0] for row in rows] == [
         "gateway.chat",
@@ -85,6 +84,17 @@ def test_a_very_deep_chain_is_no_problem(tmp_path: Path) -> None:
     lines = [span(str(i), str(i - 1) if i else "", "s", i, i + 1) for i in range(3000)]
     (tmp_path / "f.jsonl").write_text("\n".join(lines))
     assert len(tree_lines(list(read_spans(tmp_path)))) == 3001
+
+
+def test_on_a_terminal_no_line_is_wider_than_it(
+    home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    monkeypatch.setenv("COLUMNS", "60")
+    trace(home, "t1")
+    shown = capsys.readouterr().out.splitlines()
+    assert max(len(line) for line in shown) == 60
+    assert any(line.endswith("…") for line in shown)
 
 
 def test_an_unknown_id_is_a_clear_error(home: Path) -> None:
