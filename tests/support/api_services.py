@@ -18,6 +18,8 @@ from rorqual_recipe.settings import RecipeSettings
 from rorqual_runtime.service import ServiceContext, open_service
 from rorqual_runtime.settings import RuntimeSettings
 
+from tests.support.waiting import WAIT_S
+
 
 @dataclass
 class RunningRecipe:
@@ -42,7 +44,8 @@ async def running_recipe(
     **overrides: object,
 ) -> AsyncIterator[RunningRecipe]:
     """A recipe instance that serves `model_dir`; without a Redis it keeps no responses."""
-    recipe_settings = RecipeSettings(model_dir=model_dir, **overrides)  # type: ignore[arg-type]
+    chosen = {"store_timeout_s": WAIT_S, **overrides}
+    recipe_settings = RecipeSettings(model_dir=model_dir, **chosen)  # type: ignore[arg-type]
     async with AsyncExitStack() as stack:
         ctx = await stack.enter_async_context(open_service("recipe", settings))
         memory = None

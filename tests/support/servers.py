@@ -14,8 +14,8 @@ from typing import TypeVar
 
 from rorqual_cli.servers import free_port, nats_binary, redis_binary
 
-START_TIMEOUT_S = 15.0
-STOP_TIMEOUT_S = 5.0
+START_TIMEOUT_S = 60.0
+STOP_TIMEOUT_S = 15.0
 
 S = TypeVar("S", bound="ServerProcess")
 

@@ -14,8 +14,9 @@ from pathlib import Path
 from rorqual_runtime.bus import Bus
 from rorqual_runtime.discovery import Instance, discover
 
-READY_TIMEOUT_S = 30.0
-STOP_TIMEOUT_S = 10.0
+from tests.support.waiting import soon
+
+READY_TIMEOUT_S = 60.0
 
 
 @dataclass
@@ -31,7 +32,7 @@ class ServiceProcess:
         """SIGTERM; the exit code. Raises: TimeoutError when it does not end in time."""
         if self.process.returncode is None:
             self.process.send_signal(signal.SIGTERM)
-        return await asyncio.wait_for(self.process.wait(), STOP_TIMEOUT_S)
+        return await soon(self.process.wait())
 
 
 @asynccontextmanager
@@ -63,7 +64,7 @@ async def _wait_ready(
     async with asyncio.timeout(READY_TIMEOUT_S):
         while True:
             for instance in await discover(bus.client, timeout_s=0.1):
-                if instance.service == name and instance.ready:
+                if instance.service == name and instance.ready and instance.load is not None:
                     return instance
             if process.returncode is not None:
                 raise RuntimeError(f"{name} ended: {log_path.read_text()[-2000:]}")

@@ -20,7 +20,8 @@ from rorqual_runtime.settings import RuntimeSettings
 from rorqual_runtime.tensors import TensorPlane
 from rorqual_runtime.tensors.segment import remove_dead_segments
 
-REPLY_TIMEOUT_S = 30.0
+from tests.support.waiting import soon
+
 CHURN_SIZES = (1, 100, 4096, 70_000, 70_000, 300_000, 300_000, 1_500_000, 4_500_000)
 HOST_ID = "test-host"
 
@@ -102,14 +103,14 @@ class TensorProcess:
         self._process.send_signal(signal.SIGCONT)
         self._process.stdin.close()
         try:
-            await asyncio.wait_for(self._process.wait(), 10)
+            await soon(self._process.wait())
         except TimeoutError:
             await self.kill()
             raise
 
     async def _reply(self) -> dict[str, Any]:
         assert self._process.stdout is not None
-        line = await asyncio.wait_for(self._process.stdout.readline(), REPLY_TIMEOUT_S)
+        line = await soon(self._process.stdout.readline())
         assert line, "the owner process has ended"
         return json.loads(line)
 

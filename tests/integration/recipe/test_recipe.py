@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import numpy as np
 import pytest
 import pytest_asyncio
 from rorqual_proto.v1 import decode_pb2, recipe_pb2, router_pb2, tensor_pb2
+from rorqual_recipe import intake
 from rorqual_runtime import subjects
 from rorqual_runtime.errors import NoCapacity, error_to_wire
 from rorqual_runtime.payload import get_payload, put_payload
@@ -19,6 +21,7 @@ from rorqual_runtime.settings import RuntimeSettings
 
 from tests.support.api_services import RunningRecipe, running_recipe
 from tests.support.chat_model_dir import MODEL_ID, make_chat_model_dir
+from tests.support.waiting import WAIT_S, until
 
 GATEWAY_ID = "gateway-test"
 
@@ -54,7 +57,7 @@ class Peer:
             gateway_id=GATEWAY_ID,
         )
         return await self.ctx.bus.request(
-            subjects.recipe_encode(), request, recipe_pb2.EncodeReply, timeout_s=5
+            subjects.recipe_encode(), request, recipe_pb2.EncodeReply, timeout_s=WAIT_S
         )
 
     async def send(self, *deltas: decode_pb2.TokenDelta, incarnation: int = 1) -> None:
@@ -62,16 +65,18 @@ class Peer:
         await self.ctx.bus.publish(subjects.recipe_tokens(self.recipe.ctx.instance_id), batch)
 
     async def events(self, count: int) -> list[recipe_pb2.StreamEvents]:
-        async with asyncio.timeout(5):
-            while True:
-                streams = [stream for batch in self.batches for stream in batch.streams]
-                if len(streams) >= count:
-                    return streams
-                await asyncio.sleep(0.01)
+        await until(lambda: len(self._streams()) >= count, "the events")
+        return self._streams()
+
+    def _streams(self) -> list[recipe_pb2.StreamEvents]:
+        return [stream for batch in self.batches for stream in batch.streams]
 
 
 @pytest_asyncio.fixture
-async def peer(runtime_settings: RuntimeSettings, tmp_path: Path) -> AsyncIterator[Peer]:
+async def peer(
+    request: pytest.FixtureRequest, runtime_settings: RuntimeSettings, tmp_path: Path
+) -> AsyncIterator[Peer]:
+    """Its parameter, if any, is how long a silent stream lives."""
     model_dir = make_chat_model_dir(tmp_path / "model", max_position_embeddings=200_000)
     async with (
         running_recipe(
@@ -80,7 +85,7 @@ async def peer(runtime_settings: RuntimeSettings, tmp_path: Path) -> AsyncIterat
             stall_probe_s=0.3,
             resend_timeout_s=0.3,
             resend_attempts=2,
-            stream_ttl_s=2,
+            stream_ttl_s=getattr(request, "param", 600.0),
         ) as recipe,
         open_service("peer", runtime_settings) as ctx,
     ):
@@ -107,24 +112,31 @@ async def test_one_batch_of_tokens_is_one_batch_of_events(peer: Peer) -> None:
     assert len(peer.batches) == 1
 
 
-async def test_long_prompts_travel_by_ticket_and_the_loop_stays_free(peer: Peer) -> None:
+async def test_long_prompts_travel_by_ticket_and_the_loop_stays_free(
+    peer: Peer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, may_end = threading.Event(), threading.Event()
+    plain_encode = intake.encode_request
+
+    def encode(body, *args, **options):
+        if len(body) > 100_000:
+            begun.set()
+            assert may_end.wait(WAIT_S), "nobody else was answered meanwhile"
+        return plain_encode(body, *args, **options)
+
+    monkeypatch.setattr(intake, "encode_request", encode)
     long = [{"role": "user", "content": "Hello, world! " * 20_000}]
     encoding = asyncio.create_task(peer.encode("long", messages=long, n=2))
-    slowest_s = 0.0
-    loop = asyncio.get_running_loop()
-    while not encoding.done():
-        started_s = loop.time()
-        await asyncio.sleep(0.001)
-        slowest_s = max(slowest_s, loop.time() - started_s)
-    generations = encoding.result().encoded.generations
-    assert slowest_s < 0.5
+    await until(begun.is_set)
+    await peer.encode("short")
+    may_end.set()
+    generations = (await encoding).encoded.generations
     assert [generation.choice_index for generation in generations] == [0, 1]
     for generation in generations:
         data = await get_payload(peer.ctx.tensors, generation.prompt, keep=True)
         assert len(np.frombuffer(data, "<i4")) == generation.num_prompt_tokens
     await peer.ctx.bus.publish(subjects.cancel(), router_pb2.CancelRequest(request_id="long"))
-    await asyncio.sleep(0.1)
-    assert peer.recipe.ctx.tensors.num_held == 0
+    await until(lambda: peer.recipe.ctx.tensors.num_held == 0)
 
 
 async def test_cancel_frees_everything_even_before_encode_ends(peer: Peer) -> None:
@@ -142,12 +154,11 @@ async def test_cancel_frees_everything_even_before_encode_ends(peer: Peer) -> No
     assert peer.recipe.ctx.tensors.num_held == 0
 
 
+@pytest.mark.parametrize("peer", [2.0], indirect=True)
 async def test_a_stream_nobody_ends_expires(peer: Peer) -> None:
     await peer.encode("forgotten")
     assert peer.recipe.service.num_active == 1
-    async with asyncio.timeout(5):
-        while peer.recipe.service.num_active:
-            await asyncio.sleep(0.05)
+    await until(lambda: not peer.recipe.service.num_active)
 
 
 async def test_a_restarted_decode_is_followed_and_its_former_self_ignored(peer: Peer) -> None:
@@ -173,9 +184,7 @@ async def test_tokens_that_decode_no_longer_has_end_the_request(peer: Peer) -> N
     assert streams[-1].done
     assert streams[-1].error.http_status == 503
     assert streams[-1].usage.completion_tokens == 1
-    async with asyncio.timeout(2):
-        while not peer.cancels:
-            await asyncio.sleep(0.01)
+    await until(lambda: peer.cancels)
     assert peer.cancels[0].reason == "error"
     assert peer.recipe.service.num_active == 0
 
@@ -198,7 +207,7 @@ async def test_errors_from_elsewhere_are_rendered_and_forget_the_stream(peer: Pe
         error=error_to_wire(NoCapacity("full")),
     )
     reply = await peer.ctx.bus.request(
-        subjects.recipe_render_error(), request, recipe_pb2.ProtocolError, timeout_s=2
+        subjects.recipe_render_error(), request, recipe_pb2.ProtocolError, timeout_s=WAIT_S
     )
     assert reply.http_status == 503
     assert json.loads(reply.body_json)["error"]["message"] == "full"
@@ -219,5 +228,5 @@ async def test_an_unknown_protocol_is_an_error_not_a_hang(peer: Peer, protocol: 
     )
     with pytest.raises(Exception, match="not supported"):
         await peer.ctx.bus.request(
-            subjects.recipe_encode(), request, recipe_pb2.EncodeReply, timeout_s=2
+            subjects.recipe_encode(), request, recipe_pb2.EncodeReply, timeout_s=WAIT_S
         )

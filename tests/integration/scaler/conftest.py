@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import os
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -19,6 +19,8 @@ from rorqual_scaler.__main__ import make_driver
 from rorqual_scaler.service import ScalerService
 from rorqual_scaler.settings import ScalerSettings
 
+from tests.support.waiting import WAIT_S
+
 STUB = "tests.integration.scaler.stub_prefill"
 QUICK = {
     "prefill_module": STUB,
@@ -27,10 +29,10 @@ QUICK = {
     "up_after_s": 0.2,
     "down_after_s": 0.5,
     "missing_after_s": 60.0,
-    "drain_s": 5.0,
+    "drain_s": 20.0,
     "kill_after_s": 1.0,
     "restart_pause_s": 0.5,
-    "silent_s": 1.0,
+    "silent_s": 3.0,
 }
 
 
@@ -43,10 +45,13 @@ class Demand:
     baseline: dict[str, str] = field(default_factory=lambda: {"p0": "prefill", "d0": "decode"})
     seq: int = 0
     total: float = 0.0
+    said_s: float = field(default_factory=time.monotonic)
 
     async def say(self) -> None:
         self.seq += 1
-        self.total += self.missed_tokens_per_s * 0.1
+        now_s = time.monotonic()
+        self.total += self.missed_tokens_per_s * (now_s - self.said_s)
+        self.said_s = now_s
         router = load_pb2.RouterLoad(
             missed_prompt_tokens_total=int(self.total), submitted_requests_total=self.seq
         )
@@ -78,17 +83,7 @@ async def running_scaler(settings: RuntimeSettings, **fields) -> AsyncIterator[S
         try:
             yield service
         finally:
-            await service.drain(10.0)
-
-
-async def until(condition: Callable[[], bool], timeout_s: float = 20.0) -> bool:
-    """Whether the condition held within the time."""
-    until_s = time.monotonic() + timeout_s
-    while time.monotonic() < until_s:
-        if condition():
-            return True
-        await asyncio.sleep(0.05)
-    return False
+            await service.drain(WAIT_S)
 
 
 def stub_pids(home: Path) -> list[int]:

@@ -19,7 +19,7 @@ def fill(report: LoadReport) -> None:
 
 async def never_drains(_timeout_s: float) -> None:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    await asyncio.sleep(60)
+    await asyncio.sleep(600)
 
 
 async def main() -> None:

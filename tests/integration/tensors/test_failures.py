@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import signal
-import time
 from concurrent.futures import Future
 
 import grpc
@@ -16,6 +15,7 @@ from rorqual_runtime.tensors.attachments import Attachments
 from rorqual_runtime.tensors.grpc_server import CHANNEL_OPTIONS, SERVICE_NAME
 
 from tests.support.tensor_process import TensorProcess, content, open_plane
+from tests.support.waiting import WAIT_S, soon, until
 
 BIG = 96 << 20
 
@@ -29,7 +29,15 @@ async def owner():
 @pytest.fixture
 async def reader():
     async with await open_plane(
-        "reader", host_id="elsewhere", shm_bytes=1 << 20, stall_timeout_s=0.5
+        "reader", host_id="elsewhere", shm_bytes=1 << 20, stall_timeout_s=WAIT_S
+    ) as reader:
+        yield reader
+
+
+@pytest.fixture
+async def impatient_reader():
+    async with await open_plane(
+        "reader", host_id="elsewhere", shm_bytes=1 << 20, stall_timeout_s=1.0
     ) as reader:
         yield reader
 
@@ -48,28 +56,24 @@ async def test_an_owner_killed_mid_transfer_is_unavailable_soon(owner, reader):
     ticket = await owner.publish(BIG)
     fetching = await hang_mid_transfer(owner, reader, ticket)
     assert not fetching.done()
-    began_s = time.monotonic()
     await owner.kill()
-    with pytest.raises(Unavailable):
-        await fetching
-    with pytest.raises(Unavailable):
-        await reader.fetch(ticket)
-    with pytest.raises(Unavailable):
-        await reader.release_remote(ticket)
-    assert time.monotonic() - began_s < 2
+    for call in (fetching, reader.fetch(ticket), reader.release_remote(ticket)):
+        with pytest.raises(Unavailable):
+            await soon(call, WAIT_S / 2)
 
 
-async def test_a_hung_owner_is_unavailable_and_is_asked_again_once_it_is_back(owner, reader):
+async def test_a_hung_owner_is_unavailable_and_is_asked_again_once_it_is_back(
+    owner, impatient_reader
+):
+    reader = impatient_reader
     ticket = await owner.publish(BIG)
     fetching = await hang_mid_transfer(owner, reader, ticket)
-    began_s = time.monotonic()
     with pytest.raises(Unavailable):
-        await fetching
+        await soon(fetching)
     with pytest.raises(Unavailable):
-        await reader.fetch(ticket)
+        await soon(reader.fetch(ticket))
     with pytest.raises(DeadlineExceeded):
-        await reader.fetch(ticket, timeout_s=0.1)
-    assert time.monotonic() - began_s < 3
+        await soon(reader.fetch(ticket, timeout_s=0.1))
     owner.signal(signal.SIGCONT)
     small = await owner.publish(1000, seed=5)
     assert np.array_equal(await reader.fetch(small), content(5, 1000))
@@ -84,9 +88,11 @@ async def test_a_cancelled_fetch_frees_both_ends_and_leaves_the_buffer_alone(own
         await fetching
     into[:] = 0
     owner.signal(signal.SIGCONT)
-    async with asyncio.timeout(1):
-        while (await owner.call("state"))["reading"]:
-            await asyncio.sleep(0.02)
+
+    async def nobody_reads() -> bool:
+        return not (await owner.call("state"))["reading"]
+
+    await until(nobody_reads)
     assert not into.any()
     assert (await owner.call("state"))["held"] == 1
     assert await reader.release_remote(ticket)
@@ -196,14 +202,12 @@ async def test_an_owner_that_closes_answers_readers_at_once(reader):
         await asyncio.sleep(0)
     await owner.close()
     with pytest.raises((StaleTicket, Unavailable)):
-        await asyncio.wait_for(fetching, 2)
+        await soon(fetching)
 
 
 async def test_nobody_listening_is_unavailable_at_once(owner, reader):
     ticket = await owner.publish(10)
     ticket.endpoints[1].grpc.address = "127.0.0.1:1"
-    began_s = time.monotonic()
     for _ in range(3):
         with pytest.raises(Unavailable):
-            await reader.fetch(ticket)
-    assert time.monotonic() - began_s < 1.5
+            await soon(reader.fetch(ticket), WAIT_S / 2)

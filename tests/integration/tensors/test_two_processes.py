@@ -15,6 +15,7 @@ from rorqual_runtime.errors import Corrupt, NoCapacity, ServingError, StaleTicke
 from rorqual_runtime.tensors.segment import SHM_DIR
 
 from tests.support.tensor_process import CHURN_SIZES, HOST_ID, TensorProcess, content, open_plane
+from tests.support.waiting import until
 
 TRANSPORTS = pytest.mark.parametrize("host_id", [HOST_ID, "another-host"], ids=["shm", "grpc"])
 SIZES = (0, 1, 1000, (1 << 20) - 1, 1 << 20, 5_000_003)
@@ -74,9 +75,11 @@ async def test_an_expired_lease_is_refused_and_swept(owner, reader):
     await asyncio.sleep(0.25)
     with pytest.raises(StaleTicket):
         await reader.fetch(ticket)
-    async with asyncio.timeout(2):
-        while (await owner.call("state"))["held"]:
-            await asyncio.sleep(0.05)
+
+    async def is_swept() -> bool:
+        return not (await owner.call("state"))["held"]
+
+    await until(is_swept)
 
 
 @TRANSPORTS
@@ -213,11 +216,11 @@ async def test_renewal_by_the_owner_keeps_an_old_ticket_good():
         await open_plane("owner", shm_bytes=1 << 20) as owner,
         await open_plane("reader", shm_bytes=1 << 20) as reader,
     ):
-        ticket = await owner.publish(b"abc", lease_s=0.3)
+        ticket = await owner.publish(b"abc", lease_s=1.0)
         copy = tensor_pb2.TensorTicket.FromString(ticket.SerializeToString())
         owner.renew(ticket, 30)
         assert ticket.expires_unix_s > copy.expires_unix_s + 20
-        await asyncio.sleep(0.9)  # past the old end, and past a sweep
+        await asyncio.sleep(1.6)  # past the old end, and past a sweep
         assert bytes(await reader.fetch(copy)) == b"abc"
 
 
@@ -274,9 +277,7 @@ async def test_a_reader_lets_go_of_segments_whose_owner_has_died():
             await reader.fetch(ticket)
             assert reader.num_attached == 1
             await owner.kill()
-            async with asyncio.timeout(3):
-                while reader.num_attached:
-                    await asyncio.sleep(0.1)
+            await until(lambda: not reader.num_attached)
         with pytest.raises(ServingError):
             await reader.fetch(ticket)
 

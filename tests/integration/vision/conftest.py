@@ -27,6 +27,7 @@ from rorqual_vision.settings import VisionSettings
 from rorqual_vision.tower import RUNNABLE, read_description
 
 from tests.support.random_tower import write_random_tower
+from tests.support.waiting import WAIT_S
 
 
 @dataclass
@@ -76,7 +77,7 @@ class VisionClient:
         image = None if data is None else await put_payload(self.tensors, data)
         request = vision_pb2.VisionPrepareRequest(**{"request_id": "r", "image": image, **fields})
         reply = await self.bus.request(
-            subjects.vision_prepare(), request, vision_pb2.VisionPrepareReply, timeout_s=10
+            subjects.vision_prepare(), request, vision_pb2.VisionPrepareReply, timeout_s=WAIT_S
         )
         return reply.prepared
 
@@ -89,7 +90,9 @@ class VisionClient:
             **fields,
         }
         request = vision_pb2.VisionEncodeRequest(**fields)
-        reply = await self.bus.request(subject, request, vision_pb2.VisionEncodeReply, timeout_s=10)
+        reply = await self.bus.request(
+            subject, request, vision_pb2.VisionEncodeReply, timeout_s=WAIT_S
+        )
         return reply.encoded
 
     async def rows(self, encoded: Any) -> torch.Tensor:

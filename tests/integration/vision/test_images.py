@@ -21,6 +21,7 @@ from rorqual_vision.prepare import fit
 
 from tests.support.pictures import picture, picture_file
 from tests.support.service_process import service_process
+from tests.support.waiting import WAIT_S, until
 from tests.support.web_server import answer, web_server
 
 from .conftest import RunVision, VisionClient
@@ -92,7 +93,7 @@ async def test_a_file_can_be_encoded_in_one_request(
             request_id="r", image=tensor_pb2.Payload(inline=picture_file(1))
         )
         reply = await client.bus.request(
-            subjects.vision_encode(), request, vision_pb2.VisionEncodeReply, timeout_s=5
+            subjects.vision_encode(), request, vision_pb2.VisionEncodeReply, timeout_s=WAIT_S
         )
         prepared = await client.prepare(picture_file(1))
         assert reply.encoded.image_digest == prepared.image_digest
@@ -125,12 +126,10 @@ async def test_fetches_have_their_own_bound(
     monkeypatch.setattr("rorqual_vision.eyes._FETCH_TURN_S", 0.2)
     async with (
         web_server({"/never": b"", "/a.png": answer(picture_file(1))}) as server,
-        run_vision(allowed_networks=LOCAL, max_fetches=1, fetch_timeout_s=30.0),
+        run_vision(allowed_networks=LOCAL, max_fetches=1, fetch_timeout_s=600.0),
     ):
         slow = asyncio.create_task(client.prepare(url=server.url("/never"), request_id="slow"))
-        async with asyncio.timeout(10):
-            while not server.requests:
-                await asyncio.sleep(0.02)
+        await until(lambda: server.requests)
         with pytest.raises(NoCapacity, match="being fetched"):
             await client.prepare(url=server.url("/a.png"))
         await client.prepare(picture_file(1))
@@ -180,12 +179,11 @@ async def test_pixels_that_are_not_what_they_are_called_are_not_cached(
 async def test_leases_end_and_the_arena_is_empty_again(
     run_vision: RunVision, client: VisionClient
 ) -> None:
-    async with run_vision(pixels_lease_s=0.3, embeddings_lease_s=0.3) as vision:
+    async with run_vision(pixels_lease_s=2.0, embeddings_lease_s=2.0) as vision:
         prepared = await client.prepare(picture_file(1))
         encoded = await client.encode(prepared)
         assert vision.tensors.num_held == 2
-        await asyncio.sleep(1.2)
-        assert vision.tensors.num_held == 0
+        await until(lambda: vision.tensors.num_held == 0)
         with pytest.raises(StaleTicket):
             await client.rows(encoded)
         renewed = await client.prepare(picture_file(1))
@@ -203,7 +201,7 @@ async def test_what_a_full_instance_refuses_and_a_cancelled_request(
         )
         assert {type(r) for r in results} == {vision_pb2.VisionPrepared, NoCapacity}
         await client.bus.publish(subjects.cancel(), router_pb2.CancelRequest(request_id="r"))
-        await asyncio.sleep(0.1)
+        await client.bus.connection.flush()
         with pytest.raises(Cancelled):
             await client.prepare(picture_file(1))
 
@@ -224,10 +222,7 @@ async def test_as_a_process_it_reports_patches_and_drains(
             report = message
 
         await client.bus.subscribe(subjects.all_loads(), load_pb2.LoadReport, on_load)
-        for _ in range(50):
-            await asyncio.sleep(0.1)
-            if report is not None and report.vision.patches_per_s > 0:
-                break
+        await until(lambda: report is not None and report.vision.patches_per_s > 0)
         assert report is not None
         assert (report.service, report.vision.step_patches) == ("vision", 777)
         assert report.vision.queued_patches == 0

@@ -13,6 +13,7 @@ from rorqual_runtime.settings import RuntimeSettings
 
 from tests.support.service_process import service_process
 from tests.support.tiny_model_dir import make_model_dir
+from tests.support.waiting import WAIT_S
 
 
 async def test_an_image_for_a_text_model_is_refused_and_the_service_drains(
@@ -33,7 +34,7 @@ async def test_an_image_for_a_text_model_is_refused_and_the_service_drains(
                         request_id="r1", image=tensor_pb2.Payload(inline=b"png")
                     ),
                     vision_pb2.VisionEncodeReply,
-                    timeout_s=5,
+                    timeout_s=WAIT_S,
                 )
             assert await service.stop() == 0
     finally:

@@ -67,7 +67,7 @@ async def test_a_restart_that_fails_is_said_and_tried_again(tmp_path: Path) -> N
     write_program(f"rm {program}; exit 3")
     process = ManagedProcess(ProcessSpec("p-1", "p", (str(program),), tmp_path / "p.log"))
     await process.start()
-    await asyncio.wait_for(supervise(process, say, lambda: None), 10)
+    await asyncio.wait_for(supervise(process, say, lambda: None), 30)
     assert any("can't be started" in line for line in said)
     assert "as it was asked to" in said[-1]
 
@@ -91,7 +91,7 @@ def test_a_recycled_pid_is_never_signalled() -> None:
         assert not stranger.send_signal(signal.SIGKILL)
         assert child.poll() is None
         assert identity.send_signal(signal.SIGTERM)
-        child.wait(5)
+        child.wait(30)
         assert not identity.is_alive
         assert not identity.send_signal(signal.SIGTERM)
     finally:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from typing import Any, cast
 
 import pytest
@@ -13,6 +12,7 @@ from rorqual_decode.page_hold import PageHold
 from rorqual_decode.running import Running
 from rorqual_decode.stopping import StopRule
 
+from tests.support.waiting import WAIT_S, until_blocking
 from tests.unit.decode.specs import generation_spec
 
 
@@ -41,7 +41,7 @@ def test_a_failed_step_ends_its_generations_and_not_the_thread() -> None:
     assert not engine.has_died
     engine.start()
     engine.add(sequence())
-    assert told.wait(5)
+    assert told.wait(WAIT_S)
     assert not engine.has_died
     engine.close()
     assert not engine.has_died
@@ -55,7 +55,4 @@ def test_a_fault_outside_a_step_is_noticed() -> None:
     engine = make_engine(on_output)
     engine.start()
     engine.add(sequence())
-    until_s = time.monotonic() + 5
-    while not engine.has_died and time.monotonic() < until_s:
-        time.sleep(0.005)
-    assert engine.has_died
+    until_blocking(lambda: engine.has_died)

@@ -12,6 +12,7 @@ from rorqual_decode.generation import FinishReason
 from rorqual_decode.publisher import TokenPublisher, bounded_slice
 from rorqual_runtime.errors import Unavailable
 
+from tests.support.waiting import WAIT_S
 from tests.unit.decode.specs import output_stream
 
 
@@ -77,7 +78,7 @@ async def test_one_batch_a_recipe_and_step(wire, publisher):
     for n, stream in enumerate(streams):
         stream.token_ids.append(n)
         publisher.submit(stream)
-    assert await publisher.flush(1)
+    assert await publisher.flush(WAIT_S)
     assert sorted(recipe for recipe, _ in wire.batches) == ["recipe-0", "recipe-1"]
 
 
@@ -85,7 +86,7 @@ async def test_a_finish_without_tokens_is_sent(wire, publisher):
     stream = output_stream()
     stream.finish = FinishReason.ERROR
     publisher.submit(stream)
-    assert await publisher.flush(1)
+    assert await publisher.flush(WAIT_S)
     assert wire.has_finish("r")
 
 
@@ -96,7 +97,7 @@ async def test_a_failed_send_is_repeated_and_nothing_is_lost(wire, publisher):
         stream.token_ids.append(token_id)
         publisher.submit(stream)
         await asyncio.sleep(0.02)
-    assert await publisher.flush(2)
+    assert await publisher.flush(WAIT_S)
     assert wire.tokens("r") == list(range(5))
 
 
@@ -108,7 +109,7 @@ async def test_nothing_is_sent_while_disconnected(wire, publisher):
     assert not await publisher.flush(0.05)
     assert wire.batches == []
     wire.is_connected = True
-    assert await publisher.flush(2)
+    assert await publisher.flush(WAIT_S)
     assert wire.tokens("r") == [1, 2]
 
 
@@ -117,10 +118,10 @@ async def test_after_a_reconnect_the_last_slice_comes_again_as_it_was(wire, publ
     for token_id in (1, 2):
         stream.token_ids.append(token_id)
         publisher.submit(stream)
-        await publisher.flush(1)
+        await publisher.flush(WAIT_S)
     stream.token_ids.append(3)
     publisher.resubmit([stream])
-    assert await publisher.flush(1)
+    assert await publisher.flush(WAIT_S)
     assert wire.batches[-1][1] == [("r", 1, [2], False), ("r", 2, [3], False)]
 
 
@@ -129,7 +130,7 @@ async def test_a_dropped_stream_is_not_sent(wire, publisher):
     stream.token_ids.append(1)
     publisher.submit(stream)
     publisher.drop(stream.spec.key)
-    assert await publisher.flush(1)
+    assert await publisher.flush(WAIT_S)
     assert wire.batches == []
 
 

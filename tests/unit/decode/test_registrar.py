@@ -9,6 +9,8 @@ from rorqual_decode.block_writer import StoredBlock
 from rorqual_decode.registrar import BlockRegistrar
 from rorqual_runtime.errors import Unavailable
 
+from tests.support.waiting import until
+
 
 def block(n: int) -> StoredBlock:
     return StoredBlock(bytes([n]), 4, 1)
@@ -45,6 +47,6 @@ async def test_an_absent_kvmeta_loses_nothing_up_to_the_bound():
     assert (registrar.num_waiting, registrar.num_dropped) == (4, 2)
     is_away = False
     running = asyncio.create_task(registrar.run())
-    await asyncio.sleep(0.1)
+    await until(lambda: len(known) == 4)
     running.cancel()
     assert known == [block(n) for n in range(2, 6)]

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
-import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -19,6 +19,7 @@ from rorqual_grammar.settings import GrammarSettings
 from rorqual_runtime.errors import InvalidRequest, NoCapacity, Unavailable, Unsupported
 
 from tests.support.tiny_model_dir import EOS_TOKEN_ID, VOCAB_SIZE, make_model_dir
+from tests.support.waiting import soon, until
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -37,13 +38,27 @@ RUNAWAY_REGEX = "((((.{1,9}){1,9}){1,9}){1,9}){1,9}"
 def settings(tmp_path_factory: pytest.TempPathFactory) -> GrammarSettings:
     model_dir = make_model_dir(tmp_path_factory.mktemp("model"))
     return GrammarSettings(
-        model_dir=model_dir, compile_timeout_s=1.0, compile_memory_bytes=256 << 20
+        model_dir=model_dir, compile_timeout_s=60.0, compile_memory_bytes=256 << 20
     )
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def pool(settings: GrammarSettings) -> AsyncIterator[CompilerPool]:
     pool = CompilerPool(settings)
+    await pool.start()
+    yield pool
+    await pool.close()
+
+
+@pytest.fixture(scope="module")
+def strict(settings: GrammarSettings) -> GrammarSettings:
+    """A limit on time that a bomb soon reaches, and a busy machine with an honest grammar too."""
+    return settings.model_copy(update={"compile_timeout_s": 1.0})
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def strict_pool(strict: GrammarSettings) -> AsyncIterator[CompilerPool]:
+    pool = CompilerPool(strict)
     await pool.start()
     yield pool
     await pool.close()
@@ -157,14 +172,22 @@ async def test_a_fault_inside_a_tag_names_the_field_it_came_from(
     assert caught.value.param == ("tools[2].parameters" if is_located else "tools")
 
 
-async def test_a_bomb_inside_a_tag_ends_at_the_same_limits(pool: CompilerPool) -> None:
+async def compiled_in_the_end(pool: CompilerPool, constraint: Constraint) -> bytes:
+    """What comes of an honest constraint; a busy machine may need a few tries within the limit."""
+    for _ in range(20):
+        with contextlib.suppress(InvalidRequest):
+            return await pool.compile(constraint)
+    raise AssertionError("it was never compiled")
+
+
+async def test_a_bomb_inside_a_tag_ends_at_the_same_limits(strict_pool: CompilerPool) -> None:
     deep: dict = text("a")
     for _ in range(400):
         deep = {"type": "sequence", "elements": [deep]}
     for bomb in ({"type": "regex", "pattern": RUNAWAY_REGEX}, deep):
         with pytest.raises(InvalidRequest, match=r"limit of|nested too deeply"):
-            await pool.compile(tag(bomb))
-    assert await pool.compile(tag(text("a"), shape(PERSON)))
+            await soon(strict_pool.compile(tag(bomb)))
+    assert await compiled_in_the_end(strict_pool, tag(text("a"), shape(PERSON)))
 
 
 async def test_the_mask_is_as_long_as_the_logits(settings: GrammarSettings) -> None:
@@ -202,7 +225,7 @@ async def test_a_schema_that_would_be_half_enforced_is_refused(pool: CompilerPoo
 
 
 async def test_an_exploding_constraint_ends_at_a_limit_that_the_error_names(
-    pool: CompilerPool, settings: GrammarSettings
+    strict_pool: CompilerPool,
 ) -> None:
     nested = '{"type":"array","items":' * 2000 + '{"type":"string"}' + "}" * 2000
     bombs = [
@@ -211,11 +234,9 @@ async def test_an_exploding_constraint_ends_at_a_limit_that_the_error_names(
         Constraint(ConstraintKind.REGEX, RUNAWAY_REGEX),
     ]
     for bomb in bombs:
-        started_s = time.monotonic()
         with pytest.raises(InvalidRequest, match=r"limit of|nested too deeply"):
-            await pool.compile(bomb)
-        assert time.monotonic() - started_s < settings.compile_timeout_s + 2
-    assert await pool.compile(schema(PERSON)), "the service goes on"
+            await soon(strict_pool.compile(bomb))
+    assert await compiled_in_the_end(strict_pool, schema(PERSON)), "the service goes on"
 
 
 async def test_a_huge_enum_compiles_within_the_limits(
@@ -264,9 +285,8 @@ async def test_cancelling_kills_the_child_at_once(pool: CompilerPool) -> None:
     job.cancel()
     with pytest.raises(asyncio.CancelledError):
         await job
-    await asyncio.sleep(0.1)
-    assert pool.pid is not None
-    assert Path(f"/proc/{pool.pid}/task/{pool.pid}/children").read_text().strip() == ""
+    children = Path(f"/proc/{pool.pid}/task/{pool.pid}/children")
+    await until(lambda: pool.pid is not None and not children.read_text().strip())
 
 
 async def test_a_model_without_tokenizer_stops_the_start(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 
 import pytest
 from rorqual_prefill.handover import (
@@ -25,6 +24,8 @@ from rorqual_runtime.errors import (
     StaleTicket,
     Unavailable,
 )
+
+from tests.support.waiting import soon
 
 
 def make_job(**fields) -> Job:
@@ -141,8 +142,6 @@ async def test_a_dead_instance_costs_one_probe():
         await asyncio.sleep(timeout_s)
         raise DeadlineExceeded()
 
-    started_s = time.monotonic()
     with pytest.raises(Unavailable):
-        await ask_until_answered(ask, timeout_s=10.0, probe_s=0.05)
-    assert time.monotonic() - started_s < 1.0
+        await soon(ask_until_answered(ask, timeout_s=600.0, probe_s=0.05))
     assert num_asked == 2

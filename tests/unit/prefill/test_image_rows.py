@@ -21,6 +21,8 @@ from rorqual_runtime.errors import NoCapacity, QueueTimeout, ServingError, Unava
 from rorqual_runtime.settings import RuntimeSettings
 from rorqual_runtime.tensors import TensorPlane
 
+from tests.support.waiting import WAIT_S, until
+
 SPANS = [ImageSpan(3, 5, b"a"), ImageSpan(8, 4, b"b"), ImageSpan(20, 10, b"a")]
 
 
@@ -80,7 +82,7 @@ async def published(tensors: TensorPlane, num_tokens: int = 4) -> Any:
 async def fetched(
     vision: Any, tensors: TensorPlane, job: Any, first_row: int = 0
 ) -> PromptImages | None:
-    async with ImageFetcher(vision, tensors, 100).holding(job, first_row, 5.0) as images:
+    async with ImageFetcher(vision, tensors, 100).holding(job, first_row, WAIT_S) as images:
         return images
 
 
@@ -163,14 +165,13 @@ async def test_rows_held_are_bounded_and_who_came_first_goes_first() -> None:
 
         async def hold(index: int, *digests: bytes) -> None:
             job = job_of(*((4 * i, digest, ticket) for i, digest in enumerate(digests)))
-            async with fetcher.holding(job, 0, 5.0):
+            async with fetcher.holding(job, 0, WAIT_S):
                 order.append(index)
                 assert fetcher.num_rows <= 8 or len(digests) > 2
-                await asyncio.sleep(0.02)
+                await asyncio.sleep(0.2 if index == 0 else 0.02)
 
         large = asyncio.create_task(hold(0, b"a", b"b", b"c"))
-        await asyncio.sleep(0.005)
-        assert fetcher.num_rows == 12
+        await until(lambda: fetcher.num_rows == 12)
         with pytest.raises(QueueTimeout):
             async with fetcher.holding(job_of((0, b"x", ticket)), 0, 0.005):
                 pass

@@ -8,6 +8,8 @@ import threading
 import pytest
 from rorqual_prefill.prefix import PrefixLoader
 
+from tests.support.waiting import WAIT_S, until
+
 KEYS = [bytes([n]) for n in range(6)]
 
 
@@ -16,6 +18,7 @@ class Store:
 
     def __init__(self, *keys: bytes, corrupt: frozenset[bytes] = frozenset()) -> None:
         self.keys, self.corrupt = set(keys), corrupt
+        self.num_asked = 0
         self.gate = threading.Event()
         self.gate.set()
 
@@ -23,7 +26,8 @@ class Store:
         return key in self.keys
 
     def get(self, fingerprint, key, into):
-        assert self.gate.wait(5)
+        self.num_asked += 1
+        assert self.gate.wait(WAIT_S)
         if key in self.corrupt:
             self.keys.discard(key)
             return False
@@ -72,7 +76,7 @@ async def test_after_a_cancel_nothing_is_written_any_more():
     store.gate.clear()
     memory = Memory(store)
     loading = asyncio.create_task(memory.load())
-    await asyncio.sleep(0.05)
+    await until(lambda: store.num_asked)
     loading.cancel()
     await asyncio.sleep(0.05)
     assert not loading.done(), "returned while a page was being written"

@@ -18,6 +18,8 @@ from rorqual_runtime.context import MessageContext
 from rorqual_runtime.errors import ErrorCode, NoCapacity, ServingError
 from rorqual_runtime.leases import MAX_DELIVERIES
 
+from tests.support.waiting import WAIT_S
+
 
 def job_message(request_id: str = "r", **fields) -> prefill_pb2.PrefillJob:
     generation = generation_pb2.Generation(
@@ -82,7 +84,7 @@ class World:
     async def _serve(self, active) -> None:
         end = self.ends.get(active.job.key.request_id)
         if end == "block":
-            await asyncio.sleep(60)
+            await asyncio.sleep(600)
         if isinstance(end, BaseException):
             raise end
 
@@ -94,7 +96,7 @@ class World:
 
     async def run(self, leased: Leased) -> str | None:
         self.service.start(leased)  # type: ignore[arg-type]
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(WAIT_S):
             while self.service.num_active:
                 await asyncio.sleep(0.001)
         return leased.verdict
@@ -191,7 +193,7 @@ async def test_a_drain_finishes_what_it_can_and_gives_back_the_rest(world):
     quick, slow = Leased(job_message("quick")), Leased(job_message("slow"))
     for leased in (quick, slow):
         world.service.start(leased)
-    async with asyncio.timeout(4):
+    async with asyncio.timeout(WAIT_S):
         await world.service.drain(3.2)
     assert (quick.verdict, slow.verdict) == ("ack", "nak")
     assert world.failures == []

@@ -94,7 +94,7 @@ def test_nothing_is_lost_or_added(value: dict[str, object], compact: bool) -> No
 def test_a_megabyte_takes_no_time() -> None:
     items = [{"path": f"/a/{i}", "n": i, "text": 'x" ' * 9} for i in range(12_000)]
     spelled = json.dumps({"items": items}, separators=(",", ":"))
-    start = time.perf_counter()
+    start = time.process_time()
     ((_, _, value),) = parts(spelled)
-    assert time.perf_counter() - start < 5
+    assert time.process_time() - start < 5
     assert json.loads(value) == items

@@ -480,7 +480,7 @@ def test_a_hostile_schema_costs_little(strict: bool) -> None:
         else:
             assert held.constraint is not None
             assert len(held.constraint.source) < 2_000_000
-    assert time.process_time() - began_s < 3
+    assert time.process_time() - began_s < 20
 
 
 def test_what_this_call_format_does_not_enforce_is_said() -> None:

@@ -9,6 +9,8 @@ from rorqual_runtime.cancelled import CancelledIds
 from rorqual_runtime.errors import Cancelled
 from rorqual_runtime.under_way import UnderWay
 
+from tests.support.waiting import soon
+
 
 async def test_a_cancel_ends_all_work_of_its_request_and_no_other() -> None:
     under_way = UnderWay(CancelledIds())
@@ -20,7 +22,7 @@ async def test_a_cancel_ends_all_work_of_its_request_and_no_other() -> None:
     errors = await asyncio.gather(*mine, return_exceptions=True)
     assert [type(error) for error in errors] == [Cancelled, Cancelled]
     assert await other == "done"
-    await asyncio.wait_for(under_way.wait_idle(), 1)
+    await soon(under_way.wait_idle())
 
 
 async def test_work_for_a_cancelled_request_is_not_begun() -> None:

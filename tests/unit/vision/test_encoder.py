@@ -17,6 +17,8 @@ from rorqual_vision.cache import EmbeddingCache, Embeddings
 from rorqual_vision.encoder import Encoder
 from rorqual_vision.shelf import Shelf
 
+from tests.support.waiting import WAIT_S, until
+
 
 class FakeTower:
     """Rows that say how large the image is; waits for `go` at every step."""
@@ -24,10 +26,12 @@ class FakeTower:
     def __init__(self) -> None:
         self.go = threading.Event()
         self.go.set()
+        self.num_begun = 0
         self.batches: list[int] = []
 
     def encode(self, images: Sequence[np.ndarray]) -> list[torch.Tensor]:
-        assert self.go.wait(5)
+        self.num_begun += 1
+        assert self.go.wait(WAIT_S)
         self.batches.append(len(images))
         if any(image.max() == 255 for image in images):
             raise ValueError("broken")
@@ -54,10 +58,9 @@ async def test_small_images_share_a_step_and_large_ones_run_alone() -> None:
     tower.go.clear()
     async with encoder(tower) as running:
         first = asyncio.create_task(running.encode(pixels(50)))
-        await asyncio.sleep(0.05)
+        await until(lambda: tower.num_begun)
         others = [asyncio.create_task(running.encode(pixels(n))) for n in (3, 3, 4, 1, 200, 9)]
-        await asyncio.sleep(0.05)
-        assert running.queued_work == 50 + 11 + 206 + 9
+        await until(lambda: running.queued_work == 50 + 11 + 206 + 9)
         tower.go.set()
         made = await asyncio.gather(first, *others)
         assert tower.batches == [1, 3, 1, 1, 1]
@@ -72,7 +75,7 @@ async def test_a_broken_image_fails_alone() -> None:
     tower.go.clear()
     async with encoder(tower) as running:
         first = asyncio.create_task(running.encode(pixels(20)))
-        await asyncio.sleep(0.05)
+        await until(lambda: tower.num_begun)
         tasks = [asyncio.create_task(running.encode(pixels(2, v))) for v in (1, 255, 2)]
         await asyncio.sleep(0.02)
         tower.go.set()
@@ -85,7 +88,7 @@ async def test_too_much_waiting_is_refused() -> None:
     tower.go.clear()
     async with encoder(tower, max_queued=30) as running:
         waiting = asyncio.create_task(running.encode(pixels(25)))
-        await asyncio.sleep(0.02)
+        await until(lambda: running.queued_work)
         with pytest.raises(NoCapacity):
             await running.encode(pixels(10))
         tower.go.set()

@@ -57,12 +57,12 @@ async def test_a_cancelled_copy_has_ended_when_the_caller_hears_of_it(executor):
 
     def slow_copy() -> str:
         started.set()
-        may_go_on.wait(5)
+        may_go_on.wait(30)
         ended.set()
         return "result"
 
     task = asyncio.create_task(run_copy(executor, INLINE_COPY_BYTES + 1, slow_copy, undone.append))
-    await asyncio.to_thread(started.wait, 5)
+    await asyncio.to_thread(started.wait, 30)
     task.cancel()
     await asyncio.sleep(0.02)
     task.cancel()  # an impatient caller must not get its buffer back early either
