@@ -42,6 +42,8 @@ class StubBackend:
     cancels: list[tuple[float, router_pb2.CancelRequest]] = field(default_factory=list)
     resends: list[decode_pb2.ResendRequest] = field(default_factory=list)
     incarnation: int = 1
+    num_played: int = 0
+    """Deltas made so far, lost ones included."""
     _log: dict[tuple[str, int], list[decode_pb2.TokenDelta]] = field(default_factory=dict)
     _tasks: set[asyncio.Task[None]] = field(default_factory=set)
 
@@ -82,7 +84,7 @@ class StubBackend:
             raise self.submit_error
         for generation in request.generations:
             self.submitted.append(generation)
-            task = asyncio.create_task(self._generate(generation))
+            task = asyncio.create_task(self._generate(generation, self.play(generation)))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
         return router_pb2.SubmitReply(submitted=router_pb2.Submitted(bucket="lt16k"))
@@ -106,8 +108,7 @@ class StubBackend:
             merged.num_cached_tokens = log[-1].num_cached_tokens
         return decode_pb2.ResendReply(delta=merged)
 
-    async def _generate(self, generation: generation_pb2.Generation) -> None:
-        playback = self.play(generation)
+    async def _generate(self, generation: generation_pb2.Generation, playback: Playback) -> None:
         await asyncio.sleep(playback.hold_s)
         log = self._log[generation.request_id, generation.choice_index] = []
         seq = 0
@@ -127,6 +128,7 @@ class StubBackend:
             log.append(delta)
             if index not in playback.lost:
                 await self.publish(generation.reply.recipe_id, delta)
+            self.num_played += 1
             await asyncio.sleep(playback.pause_s)
         if playback.error is not None:
             await self.publish(

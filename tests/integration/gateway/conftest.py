@@ -64,7 +64,7 @@ async def start_fleet(
         async def start(**gateway_settings: object) -> ApiFleet:
             recipe = await stack.enter_async_context(
                 running_recipe(
-                    runtime_settings, chat_model_dir, stall_probe_s=0.3, resend_timeout_s=0.5
+                    runtime_settings, chat_model_dir, stall_probe_s=0.3, resend_timeout_s=2.0
                 )
             )
             backend = await stack.enter_async_context(

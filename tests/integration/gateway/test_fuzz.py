@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import random
 
 import pytest
@@ -10,6 +9,7 @@ import pytest
 from tests.fuzz.bodies import ENDPOINTS
 from tests.fuzz.http_client import PATHS, Connection
 from tests.fuzz.mutate import mutated
+from tests.support.waiting import until
 
 NUM_BODIES = 60
 
@@ -30,6 +30,8 @@ async def test_mutated_bodies_get_whole_answers(start_fleet, endpoint: str) -> N
             assert answer.status < 500, body
             assert answer.is_whole, (body, answer.body)
     assert 400 in statuses
-    async with asyncio.timeout(5):
-        while fleet.recipe.service.num_active or fleet.gateway.service.admission.num_active:
-            await asyncio.sleep(0.02)
+    await until(
+        lambda: (
+            not fleet.recipe.service.num_active and not fleet.gateway.service.admission.num_active
+        )
+    )

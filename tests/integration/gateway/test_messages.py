@@ -10,7 +10,7 @@ from typing import Any
 
 import anthropic
 import pytest
-from rorqual_recipe.encodings.base import Special, Text
+from rorqual_recipe.encodings.base import Special
 from rorqual_recipe.tokens.segments import encode_segments
 from rorqual_runtime.errors import Unavailable
 
@@ -41,7 +41,7 @@ def chat_model_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @asynccontextmanager
 async def connected(fleet: ApiFleet, key: str = "k") -> AsyncIterator[anthropic.AsyncAnthropic]:
     async with anthropic.AsyncAnthropic(
-        base_url=fleet.gateway.url, api_key=key, max_retries=0, timeout=20.0
+        base_url=fleet.gateway.url, api_key=key, max_retries=0, timeout=60.0
     ) as client:
         yield client
 
@@ -49,7 +49,7 @@ async def connected(fleet: ApiFleet, key: str = "k") -> AsyncIterator[anthropic.
 def ids_of(fleet: ApiFleet, parts: Sequence[str]) -> list[int]:
     model = fleet.recipe.model
     added = model.vocabulary.added
-    segments = [Special(added[p], p) if p in TOKENS.values() else Text(p) for p in parts]
+    segments = [Special(added[p], p) if p in TOKENS.values() else p for p in parts]
     return encode_segments(segments, model.encoder).tolist()
 
 

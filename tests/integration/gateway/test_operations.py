@@ -12,6 +12,7 @@ from rorqual_runtime import subjects
 from rorqual_runtime.settings import RuntimeSettings
 
 from tests.support.chat_model_dir import MODEL_ID
+from tests.support.waiting import WAIT_S, until
 
 BODY = {"model": MODEL_ID, "messages": [{"role": "user", "content": "Hello"}]}
 TRACE_ID = "0af7651916cd43dd8448eb211c80319c"
@@ -23,7 +24,7 @@ async def test_ids_and_trace_are_continued_and_returned(
 ) -> None:
     fleet = await start_fleet()
     fleet.say("Hello")
-    async with httpx.AsyncClient(base_url=fleet.gateway.url) as client:
+    async with httpx.AsyncClient(base_url=fleet.gateway.url, timeout=WAIT_S) as client:
         headers = {"X-Request-Id": "mine-1", "traceparent": TRACEPARENT}
         answer = await client.post("/v1/chat/completions", json=BODY, headers=headers)
         again = await client.post("/v1/chat/completions", json=BODY, headers=headers)
@@ -45,7 +46,7 @@ async def test_ids_and_trace_are_continued_and_returned(
 
 
 async def _spans(home: Path, prefix: str) -> list[dict]:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(WAIT_S):
         while True:
             lines = [
                 json.loads(line)
@@ -61,7 +62,7 @@ async def _spans(home: Path, prefix: str) -> list[dict]:
 async def test_metrics_have_the_names_dashboards_know(start_fleet) -> None:
     fleet = await start_fleet()
     fleet.say("Hello, world!", num_cached_tokens=2)
-    async with httpx.AsyncClient(base_url=fleet.gateway.url) as client:
+    async with httpx.AsyncClient(base_url=fleet.gateway.url, timeout=WAIT_S) as client:
         await client.post("/v1/chat/completions", json={**BODY, "stream": True})
         text = (await client.get("/metrics")).text
     label = f'model_name="{MODEL_ID}"'
@@ -84,21 +85,28 @@ async def test_metrics_have_the_names_dashboards_know(start_fleet) -> None:
 
 async def test_ready_names_the_missing_services(start_fleet) -> None:
     fleet = await start_fleet()
-    async with httpx.AsyncClient(base_url=fleet.gateway.url) as client:
-        await asyncio.sleep(0.4)
+    async with httpx.AsyncClient(base_url=fleet.gateway.url, timeout=WAIT_S) as client:
+        missing = ["router", "prefill", "decode", "kvmeta"]
+
+        async def knows_recipe() -> bool:
+            return bool((await client.get("/ready")).json()["missing"] == missing)
+
+        await until(knows_recipe)
         answer = await client.get("/ready")
         assert answer.status_code == 503
-        assert answer.json()["missing"] == ["router", "prefill", "decode", "kvmeta"]
-        for service in answer.json()["missing"]:
+        for service in missing:
             report = LoadReport(service=service, instance_id=f"{service}-1")
             await fleet.backend.bus.publish(subjects.load(service, f"{service}-1"), report)
-        await asyncio.sleep(0.1)
-        assert (await client.get("/ready")).status_code == 200
+
+        async def is_ready() -> bool:
+            return (await client.get("/ready")).status_code == 200
+
+        await until(is_ready)
 
 
 async def test_the_api_describes_itself(start_fleet) -> None:
     fleet = await start_fleet()
-    async with httpx.AsyncClient(base_url=fleet.gateway.url) as client:
+    async with httpx.AsyncClient(base_url=fleet.gateway.url, timeout=WAIT_S) as client:
         paths = (await client.get("/openapi.json")).json()["paths"]
     chat = paths["/v1/chat/completions"]["post"]
     fields = chat["requestBody"]["content"]["application/json"]["schema"]["properties"]
@@ -114,7 +122,7 @@ async def test_the_api_describes_itself(start_fleet) -> None:
 
 async def test_unknown_paths_and_methods_have_the_error_shape_too(start_fleet) -> None:
     fleet = await start_fleet()
-    async with httpx.AsyncClient(base_url=fleet.gateway.url) as client:
+    async with httpx.AsyncClient(base_url=fleet.gateway.url, timeout=WAIT_S) as client:
         lost = await client.get("/v1/nothing")
         wrong = await client.get("/v1/chat/completions")
         empty = await client.post("/v1/chat/completions")
@@ -127,8 +135,8 @@ async def test_unknown_paths_and_methods_have_the_error_shape_too(start_fleet) -
 
 async def test_an_idle_stream_is_kept_alive(start_fleet) -> None:
     fleet = await start_fleet(keepalive_s=0.1)
-    fleet.say("Hello", hold_s=0.5)
-    async with httpx.AsyncClient(base_url=fleet.gateway.url) as client:
+    fleet.say("Hello", hold_s=1.0)
+    async with httpx.AsyncClient(base_url=fleet.gateway.url, timeout=WAIT_S) as client:
         answer = await client.post("/v1/chat/completions", json={**BODY, "stream": True})
     assert answer.text.startswith(": keep-alive\n\n")
     assert answer.text.endswith("data: [DONE]\n\n")

@@ -16,6 +16,7 @@ from rorqual_runtime.settings import RuntimeSettings
 from tests.integration.gateway.conftest import never
 from tests.support.chat_model_dir import MODEL_ID
 from tests.support.stub_backend import Playback
+from tests.support.waiting import WAIT_S, until
 
 USER = [{"role": "user", "content": "Hello"}]
 CHAT = {"model": MODEL_ID, "messages": USER}
@@ -24,7 +25,7 @@ TOOL = {"type": "function", "function": {"name": "f", "parameters": {"type": "ob
 
 
 def http(fleet) -> httpx.AsyncClient:
-    return httpx.AsyncClient(base_url=fleet.gateway.url, timeout=20)
+    return httpx.AsyncClient(base_url=fleet.gateway.url, timeout=WAIT_S)
 
 
 async def test_completions_through_the_real_client(start_fleet) -> None:
@@ -82,14 +83,14 @@ async def test_a_key_in_either_header_opens_every_family(start_fleet) -> None:
 
 
 async def test_the_edges_own_errors_have_each_familys_shape(start_fleet) -> None:
-    fleet = await start_fleet(max_body_bytes=200, max_concurrent_requests=1, queue_timeout_s=1.5)
+    fleet = await start_fleet(max_body_bytes=200, max_concurrent_requests=1, queue_timeout_s=3)
     async with http(fleet) as client:
         large = {**MESSAGE, "system": "x" * 300}
         too_large = await client.post("/v1/messages", json=large)
         lost = await client.get("/v1/messages/nothing")
         fleet.backend.play = never
         first = asyncio.create_task(client.post("/v1/messages", json=MESSAGE))
-        await asyncio.sleep(0.3)
+        await until(lambda: fleet.backend.submitted)
         busy = await client.post("/v1/messages", json=MESSAGE)
         queued = await first
     for answer, status, kind in (
@@ -139,7 +140,7 @@ async def test_a_begun_stream_ends_in_its_protocol_when_recipe_is_lost(
 
 async def test_an_idle_messages_stream_gets_pings(start_fleet) -> None:
     fleet = await start_fleet(keepalive_s=0.1)
-    fleet.say("Hello", hold_s=0.4)
+    fleet.say("Hello", hold_s=1.0)
     async with http(fleet) as client:
         answer = await client.post("/v1/messages", json={**MESSAGE, "stream": True})
     assert answer.text.startswith('event: ping\ndata: {"type": "ping"}\n\n')
@@ -172,7 +173,7 @@ async def test_an_aborted_stream_counts_its_tokens(
 
 
 async def _span(home: Path, prefix: str) -> dict:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(WAIT_S):
         while True:
             for path in (home / "traces").glob("*.jsonl"):
                 for line in path.read_text().splitlines():

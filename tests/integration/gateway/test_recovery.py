@@ -9,6 +9,7 @@ import pytest
 from rorqual_gateway.sinks import MAX_EARLY
 
 from tests.support.chat_model_dir import MODEL_ID
+from tests.support.waiting import WAIT_S, soon, until
 
 BODY = {"model": MODEL_ID, "messages": [{"role": "user", "content": "Hello"}]}
 TEXT = "The quick brown fox jumps over the lazy dog. " * 8
@@ -19,9 +20,9 @@ async def test_a_broker_restart_loses_nothing(start_fleet, stream: bool) -> None
     fleet = await start_fleet(silence_probe_s=0.3)
     fleet.say(TEXT, pause_s=0.02)
     request = asyncio.create_task(fleet.client.chat.completions.create(**BODY, stream=stream))
-    await asyncio.sleep(0.6)
+    await until(lambda: fleet.backend.num_played > 20)
     await fleet.nats.restart()
-    answer = await asyncio.wait_for(request, 20)
+    answer = await soon(request)
     if stream:
         text = "".join([c.choices[0].delta.content or "" async for c in answer])
     else:
@@ -89,7 +90,7 @@ async def test_an_answer_whose_body_was_not_kept_ends_with_its_stream(start_flee
     with pytest.raises(openai.APIError, match="lost"):
         async for _ in stream:
             pass
-    await asyncio.sleep(0.2)
+    await until(lambda: fleet.backend.cancels)
     assert [c.reason for _, c in fleet.backend.cancels] == ["error"]
 
 
@@ -99,7 +100,7 @@ async def test_a_recipe_that_died_is_noticed(start_fleet) -> None:
     stream = await fleet.client.chat.completions.create(**BODY, stream=True)
     await fleet.recipe.ctx.bus.close()
     with pytest.raises(openai.APIError, match="lost"):
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(WAIT_S):
             async for _ in stream:
                 pass
 

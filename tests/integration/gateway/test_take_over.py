@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,7 @@ from tests.integration.gateway.conftest import ApiFleet
 from tests.support.api_services import running_recipe
 from tests.support.chat_model_dir import MODEL_ID
 from tests.support.stub_backend import DECODE_ID, Playback
+from tests.support.waiting import WAIT_S, soon, until
 
 USER = [{"role": "user", "content": "Hello"}]
 TEXT = "The quick brown fox — naïve café 👩‍👩‍👧‍👦 深度求索。 " * 2
@@ -45,7 +45,7 @@ async def answer_of(
     body = {"model": MODEL_ID, "stream": stream, "seed": 1, **REQUESTS[path]}
     text = ""
     async with (
-        httpx.AsyncClient(base_url=fleet.gateway.url, timeout=20) as client,
+        httpx.AsyncClient(base_url=fleet.gateway.url, timeout=WAIT_S) as client,
         client.stream("POST", path, json=body, headers={"x-request-id": "same"}) as answer,
     ):
         async for part in answer.aiter_text():
@@ -98,12 +98,6 @@ def _take_texts(value: Any, texts: list[str]) -> Any:
     texts += [value[name] for name in names if isinstance(value.get(name), str)]
     rest = {name: inner for name, inner in value.items() if name not in (*names, "usage")}
     return {name: _take_texts(inner, texts) for name, inner in rest.items()}
-
-
-async def until(condition: Callable[[], object]) -> None:
-    async with asyncio.timeout(10):
-        while not condition():
-            await asyncio.sleep(0.02)
 
 
 @pytest.mark.parametrize("path", REQUESTS)
@@ -170,14 +164,13 @@ async def test_an_answer_in_one_piece_is_finished_too(
 ) -> None:
     fleet = await start_fleet(silence_probe_s=0.2, take_over_after_s=0.3)
     tokens = [[token] for token in fleet.tokens(TEXT)]
-    fleet.backend.play = lambda _g: Playback(tokens, pause_s=0.01)
+    fleet.backend.play = lambda _g: Playback(tokens, pause_s=0.02)
     ask = fleet.client.chat.completions.create(model=MODEL_ID, messages=USER)  # type: ignore[arg-type]
     request = asyncio.create_task(ask)
-    await until(lambda: fleet.backend.submitted)
-    await asyncio.sleep(0.1)  # in mid-answer
+    await until(lambda: fleet.backend.num_played > 3)  # in mid-answer
     async with running_recipe(runtime_settings, chat_model_dir):
         await fleet.recipe.ctx.bus.close()
-        answer = await asyncio.wait_for(request, 10)
+        answer = await soon(request)
     assert answer.choices[0].message.content == TEXT
     assert answer.usage.completion_tokens == len(tokens)
 
@@ -191,13 +184,14 @@ async def test_an_answer_that_was_out_before_anyone_listened_is_found(
     monkeypatch.setattr(Adoption, "_decode_ids", decode_ids)
     fleet = await start_fleet(silence_probe_s=0.2, take_over_after_s=0.3)
     fleet.say("Hello", hold_s=0.4)
+    num_tokens = len(fleet.tokens("Hello"))
     ask = fleet.client.chat.completions.create(model=MODEL_ID, messages=USER)  # type: ignore[arg-type]
     request = asyncio.create_task(ask)
     await until(lambda: fleet.backend.submitted)
     await fleet.recipe.ctx.bus.close()
-    await asyncio.sleep(0.6)  # past the answer, which comes 0.4 s after it was asked for
+    await until(lambda: fleet.backend.num_played == num_tokens)  # the answer is out
     async with running_recipe(runtime_settings, chat_model_dir):
-        answer = await asyncio.wait_for(request, 10)
+        answer = await soon(request)
     assert answer.choices[0].message.content == "Hello"
 
 
@@ -212,7 +206,7 @@ async def test_a_lost_instance_is_listened_to_once_and_as_long_as_needed(
     async with running_recipe(runtime_settings, chat_model_dir) as second:
         num_subscriptions = len(second.ctx.bus.client._subs)
         await fleet.recipe.ctx.bus.close()
-        answers = await asyncio.wait_for(asyncio.gather(*requests), 20)
+        answers = await soon(asyncio.gather(*requests))
         assert len(second.ctx.bus.client._subs) == num_subscriptions + 1
         await until(lambda: len(second.ctx.bus.client._subs) == num_subscriptions)
     assert [answer.choices[0].message.content for answer in answers] == [TEXT] * 12
@@ -223,7 +217,7 @@ async def test_a_prompt_that_went_with_its_instance_is_an_error(
 ) -> None:
     monkeypatch.setattr("rorqual_recipe.adoption.LOST_PROMPT_S", 0.5)
     fleet = await start_fleet(silence_probe_s=0.2, take_over_after_s=0.3)
-    fleet.say(TEXT, hold_s=30)
+    fleet.say(TEXT, hold_s=600)
     ask = fleet.client.chat.completions.create(model=MODEL_ID, messages=USER)  # type: ignore[arg-type]
     request = asyncio.create_task(ask)
     await until(lambda: fleet.backend.submitted)
@@ -231,4 +225,4 @@ async def test_a_prompt_that_went_with_its_instance_is_an_error(
     async with running_recipe(by_ticket, chat_model_dir):
         await fleet.recipe.ctx.bus.close()
         with pytest.raises(openai.InternalServerError, match="prompt was lost"):
-            await asyncio.wait_for(request, 10)
+            await soon(request)

@@ -75,7 +75,7 @@ class GatedStore:
 
     def put(self, fingerprint, key, data, *, ttl_s) -> bool:
         self.entered.set()
-        assert self.gate.wait(5)
+        assert self.gate.wait(30)
         if self.is_full:
             return False
         self.blocks[key] = bytes(memoryview(data))
@@ -133,7 +133,7 @@ def test_a_block_is_kept_as_long_as_its_traffic_class_says(writer, store):
 def test_a_full_queue_drops_and_counts_and_never_waits(writer, store):
     hold = PageHold(Lease())
     assert writer.offer(KEY, b"0", 0, hold, 1)
-    assert store.entered.wait(5)
+    assert store.entered.wait(30)
     accepted = [writer.offer(KEY, bytes([n]), n, hold, 1) for n in range(4)]
     assert accepted == [True, True, False, False]
     assert writer.num_dropped == 2
@@ -144,7 +144,7 @@ def test_a_forgotten_generation_holds_only_what_is_being_written(writer, store):
     hold = PageHold(lease)
     for n in range(3):
         writer.offer(KEY, bytes([n]), n, hold, 1)
-        assert store.entered.wait(5)
+        assert store.entered.wait(30)
     hold.release()
     writer.forget(KEY)
     assert (lease.num_releases, writer.num_queued) == (0, 1)

@@ -68,7 +68,7 @@ class Fleet:
             raise answer
 
 
-async def hand_over(fleet, timeout_s=2.0) -> str:
+async def hand_over(fleet, timeout_s=30.0) -> str:
     job = make_job()
     search = Handover(job, fleet, lambda: None)
     return await search.run(fleet.place(job, ()), timeout_s)

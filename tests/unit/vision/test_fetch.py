@@ -17,7 +17,7 @@ from rorqual_vision.problems import BadImage
 
 from tests.support.web_server import answer, web_server
 
-OPEN = FetchLimits(max_bytes=1000, timeout_s=1.0, allowed=parse_networks(["127.0.0.0/8"]))
+OPEN = FetchLimits(max_bytes=1000, timeout_s=20.0, allowed=parse_networks(["127.0.0.0/8"]))
 CLOSED = replace(OPEN, allowed=())
 
 
