@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rorqual_recipe.tokens.cuts import SPACE, CutRule, find_cut_rule
 from rorqual_recipe.tokens.encoder import HuggingFaceEncoder
-from rorqual_recipe.tokens.layers import CuttingEncoder
+from rorqual_recipe.tokens.layers import PieceEncoder
 from rorqual_recipe.tokens.patterns import (
     DEEPSEEK,
     DEEPSEEK_CJK,
@@ -91,12 +91,12 @@ def test_no_short_text_is_cut_inside_a_pre_token(name: str) -> None:
 
 
 @pytest.fixture(scope="module", params=["DeepSeek", "digits, then GPT-2"])
-def encoders(request: pytest.FixtureRequest) -> tuple[CuttingEncoder, HuggingFaceEncoder]:
+def encoders(request: pytest.FixtureRequest) -> tuple[PieceEncoder, HuggingFaceEncoder]:
     tokenizer = tokenizer_json(KNOWN[request.param], normalizer={"type": "NFC"})
     reference = HuggingFaceEncoder(tokenizer)
     rule = find_cut_rule(tokenizer)
     assert rule is not None
-    return CuttingEncoder(reference, rule, piece_chars=1), reference
+    return PieceEncoder(reference, rule), reference
 
 
 @given(st.lists(st.text(ALPHABET + "aez“”🇫🇷\u2028\u0338=>", max_size=40) | st.text(max_size=20)))

@@ -7,14 +7,17 @@ service always puts one) gets the spacing models write; numbers keep their digit
 
 import json
 import re
-from collections.abc import Iterator
 from json.decoder import scanstring  # type: ignore[attr-defined]
 from typing import NamedTuple
 
 MAX_DEPTH = 127
 _WHOLE_TEXT = "arguments"
-_SPACES = frozenset(" \t\n\r")
-_SPACE = re.compile(r"[ \t\n\r]*")
+_SPACE = r"[ \t\n\r]*"
+_OPEN = re.compile(rf"{_SPACE}({{){_SPACE}")
+_CLOSED = re.compile(rf"(}}?){_SPACE}")
+_PLAIN_NAME = re.compile(rf'"([^"\\\x00-\x1f]*)"{_SPACE}:{_SPACE}')
+_COLON = re.compile(rf"{_SPACE}(:){_SPACE}")
+_BEHIND = re.compile(rf"{_SPACE}([,}}]){_SPACE}")
 _TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|[{}\[\],:]|[^\s"{}\[\],:]+')
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 _SPACED = {",": ", ", ":": ": "}
@@ -35,35 +38,41 @@ def split_arguments(arguments: str) -> list[Parameter]:
     """
     try:
         if not _is_too_deep(arguments):
-            by_name = {parameter.name: parameter for parameter in _parameters(arguments)}
-            return list(by_name.values())
+            return _parameters(arguments)
     except (ValueError, RecursionError):
         pass
     return [Parameter(_WHOLE_TEXT, True, arguments)]
 
 
-def _parameters(text: str) -> Iterator[Parameter]:
+def _parameters(text: str) -> list[Parameter]:
     """Raises: ValueError when the text is no JSON object."""
     if "\\u" in text and _SURROGATE.search(text):
         json.dumps(json.loads(text), ensure_ascii=False).encode()  # half a character: ValueError
-    at = _expect(text, 0, "{")
-    if text[at : at + 1] == "}":
-        _expect_end(text, at + 1)
-        return
+    at, _ = _expect(_OPEN, text, 0)
+    at, mark = _expect(_CLOSED, text, at)
     respaces = None
-    while True:
-        if text[at : at + 1] != '"':
-            raise ValueError("a name must be a string")
-        name, at = scanstring(text, at + 1, True)
-        at = _expect(text, at, ":")
+    found: dict[str, Parameter] = {}
+    while mark != "}":
+        name, at = _name(text, at)
         if respaces is None:
             respaces = text[at - 1] == ":"
         value, at = _value(text, at, respaces=respaces)
-        yield Parameter(name, isinstance(value, _String), value)
-        if text[at : at + 1] == "}":
-            _expect_end(text, at + 1)
-            return
-        at = _expect(text, at, ",")
+        found[name] = Parameter(name, isinstance(value, _String), value)
+        at, mark = _expect(_BEHIND, text, at)
+    if at != len(text):
+        raise ValueError("text behind the object")
+    return list(found.values())
+
+
+def _name(text: str, at: int) -> tuple[str, int]:
+    """A parameter's name and the place of its value."""
+    match = _PLAIN_NAME.match(text, at)
+    if match is not None:
+        return match.group(1), match.end()
+    if text[at : at + 1] != '"':
+        raise ValueError("a name must be a string")
+    name, at = scanstring(text, at + 1, True)
+    return name, _expect(_COLON, text, at)[0]
 
 
 class _String(str):
@@ -71,13 +80,13 @@ class _String(str):
 
 
 def _value(text: str, at: int, *, respaces: bool) -> tuple[str, int]:
-    """A value and the place behind it and its white space."""
+    """A value and the place behind it."""
     if text[at : at + 1] == '"':
         content, end = scanstring(text, at + 1, True)
-        return _String(content), _skip(text, end)
+        return _String(content), end
     _, end = _DECODER.raw_decode(text, at)
     spelling = text[at:end]
-    return _respaced(spelling) if respaces else spelling, _skip(text, end)
+    return _respaced(spelling) if respaces else spelling, end
 
 
 def _refuse(constant: str) -> None:
@@ -91,23 +100,12 @@ def _as_it_is(number: str) -> str:
 _DECODER = json.JSONDecoder(parse_float=_as_it_is, parse_int=_as_it_is, parse_constant=_refuse)
 
 
-def _expect(text: str, at: int, char: str) -> int:
-    """The place behind `char` and the white space around it."""
-    at = _skip(text, at)
-    if text[at : at + 1] != char:
-        raise ValueError(f"expected {char}")
-    return _skip(text, at + 1)
-
-
-def _expect_end(text: str, at: int) -> None:
-    if _skip(text, at) != len(text):
-        raise ValueError("text behind the object")
-
-
-def _skip(text: str, at: int) -> int:
-    if text[at : at + 1] not in _SPACES:
-        return at
-    return _SPACE.match(text, at).end()  # type: ignore[union-attr]
+def _expect(pattern: re.Pattern[str], text: str, at: int) -> tuple[int, str]:
+    """The place behind what must stand here, and its mark."""
+    match = pattern.match(text, at)
+    if match is None:
+        raise ValueError(f"unexpected text at {at}")
+    return match.end(), match.group(1)
 
 
 def _respaced(spelling: str) -> str:

@@ -63,10 +63,12 @@ def _group(item: tuple[int, Message]) -> int:
     return index if message.role is Role.TOOL else -1
 
 
-def _by_call(run: Sequence[Message], calls: Sequence[ToolCall]) -> list[Message]:
+def _by_call(run: Sequence[Message], calls: Sequence[ToolCall]) -> Sequence[Message]:
     """The run with its results in the order of the calls they answer."""
-    places = {call.call_id: place for place, call in enumerate(calls)}
     results = [message for message in run if message.role is Role.TOOL]
+    if len(results) < 2:
+        return run
+    places = {call.call_id: place for place, call in enumerate(calls)}
     results.sort(key=lambda message: places.get(message.tool_call_id or "", len(places)))
     ordered = iter(results)
     return [next(ordered) if message.role is Role.TOOL else message for message in run]

@@ -2,7 +2,7 @@
 
 import sys
 from collections import OrderedDict
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from threading import Lock
 from typing import NamedTuple
@@ -63,10 +63,10 @@ class TokenCache:
             self._count(texts, entries)
         return [entry.ids if entry is not None else None for entry in entries]
 
-    def keep(self, encoded: Mapping[TextParts, bytes]) -> None:
+    def keep(self, encoded: Iterable[tuple[TextParts, bytes]]) -> None:
         """Remember texts with their ids."""
         with self._lock:
-            for text, ids in encoded.items():
+            for text, ids in encoded:
                 self._keep(text, ids)
 
     def _find(self, key: Hashable, text: TextParts) -> _Entry | None:

@@ -9,10 +9,8 @@ from rorqual_runtime.logs import get_logger
 from rorqual_recipe.tokens.cache import TokenCache
 from rorqual_recipe.tokens.cuts import CutRule, find_cut_rule
 from rorqual_recipe.tokens.encoder import FastEncoder, HuggingFaceEncoder, TextEncoder, TokenIds
-from rorqual_recipe.tokens.layers import CachingEncoder, CuttingEncoder
+from rorqual_recipe.tokens.layers import CachingEncoder, PieceEncoder
 from rorqual_recipe.tokens.probes import probe_texts
-
-PARALLEL_CHARS = 16 << 10  # small enough to share a text among threads evenly
 
 log = get_logger(__name__)
 
@@ -31,8 +29,6 @@ def make_text_encoder(
     if prefer_fast:
         encoder = _fast_encoder(tokenizer, reference, texts, expected) or reference
     rule = _proved_rule(tokenizer, encoder, texts, expected)
-    if rule is not None:
-        encoder = CuttingEncoder(encoder, rule, PARALLEL_CHARS)
     return CachingEncoder(encoder, cache, rule)
 
 
@@ -45,7 +41,7 @@ def _proved_rule(
     rule = find_cut_rule(tokenizer)
     if rule is None:
         log.info("long texts are not cut: no safe cuts are known for this pre-tokeniser")
-    elif _num_differing(CuttingEncoder(encoder, rule, piece_chars=1), texts, expected):
+    elif _num_differing(PieceEncoder(encoder, rule), texts, expected):
         log.warning("long texts are not cut: their pieces differ on probe texts")
         return None
     return rule
