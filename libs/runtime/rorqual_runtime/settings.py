@@ -108,7 +108,8 @@ def describe_settings_error(error: ValidationError) -> str:
         path = [part for part in problem["loc"] if isinstance(part, str)]
         name = "__".join(path)
         variable = f"{prefix}{name}".upper() if path and path[0] in known else name
-        parts.append(f"{variable or error.title}: {problem['msg']}")
+        said = problem["msg"].removeprefix("Value error, ")
+        parts.append(f"{variable or error.title}: {said}")
     return "wrong settings: " + "; ".join(parts)
 
 

@@ -14,7 +14,7 @@ from contextlib import suppress
 from rorqual_runtime.errors import InvalidRequest, NoCapacity, Unavailable, Unsupported
 
 from rorqual_grammar.constraint import PARAM_BY_KIND, Constraint
-from rorqual_grammar.sandbox import NUMBER_BYTES, READY, Outcome, SandboxConfig
+from rorqual_grammar.sandbox import MAX_REASON_BYTES, NUMBER_BYTES, READY, Outcome, SandboxConfig
 from rorqual_grammar.settings import GrammarSettings
 
 _START_TIMEOUT_S = 120.0
@@ -59,13 +59,14 @@ class CompilerPool:
         ours.setblocking(False)
         try:
             async with asyncio.timeout(_START_TIMEOUT_S):
-                ready = await asyncio.get_running_loop().sock_recv(ours, 1)
+                said = await asyncio.get_running_loop().sock_recv(ours, MAX_REASON_BYTES)
         except TimeoutError:
-            ready = b""
-        if ready != READY:
+            said = b""
+        if said != READY:
             ours.close()
             await self._stop_process()
-            raise Unavailable("the grammar compiler did not start; its log line says why")
+            reason = said.decode("utf-8", "replace") or "its log may say why"
+            raise Unavailable(f"the grammar compiler did not start: {reason}")
         self._control = ours
 
     async def close(self) -> None:

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from rorqual_grammar.rejection import BadConstraint
 
 READY = b"R"
+MAX_REASON_BYTES = 4096
 NUMBER_BYTES = 8
 
 
@@ -54,7 +55,7 @@ class SandboxConfig:
 
 
 def main() -> None:
-    """Loads the vocabulary, says READY on the control socket, serves until it closes."""
+    """Loads the vocabulary, says READY or why not on the control socket, serves until it closes."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the service, which closes us
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel reaps
     control = socket.socket(fileno=int(sys.argv[1]))
@@ -65,7 +66,8 @@ def main() -> None:
     try:
         tokenizer = load_tokenizer_info(Path(config.model_dir))
     except VocabularyError as error:
-        sys.exit(f"grammar: {error}")
+        control.sendall(str(error).encode())
+        sys.exit(1)
     control.sendall(READY)
     while True:
         data, fds, _, _ = socket.recv_fds(control, 1, 1)

@@ -91,9 +91,8 @@ class FleetObserver:
 
         The stream counts jobs under way too, so those are subtracted.
         """
-        routers = {known.report.instance_id for known in live_instances(
-            self._view, "router", now_s
-        )}  # fmt: skip
+        live = live_instances(self._view, "router", now_s)
+        routers = {known.report.instance_id for known in live}
         self._queued_jobs = {r: n for r, n in self._queued_jobs.items() if r in routers}
         num_waiting = max(0, max(self._queued_jobs.values(), default=0) - num_prefilling)
         submitted_per_s = demand_per_s(self._submitted, now_s)
