@@ -86,7 +86,7 @@ class Attention:
         query = self._wq_b(q_latent).view(len(x), config.num_heads, config.head_dim)
         if config.q_head_norm:
             query = rms_norm(query, None, config.eps)
-        cos, sin = self._rope.at(rows.positions)
+        cos, sin = self._rope.at(rows.positions, rows.tables.highest_end)
         kv = rotate(rms_norm(kv, self._kv_norm, config.eps), cos, sin)
         selection = self._select(x, q_latent, rows, views, selections)
         query = rotate(query, cos, sin)

@@ -6,8 +6,6 @@ slot; the rows a later window needs are there whatever the chunking was.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
 
 from rorqual_engine.kernels.deepseek_attention_ops import PagedRows
@@ -28,15 +26,7 @@ from rorqual_engine.models.deepseek.plan import LayerPlan
 from rorqual_engine.models.deepseek.quantize import round_entries, round_index
 from rorqual_engine.models.deepseek.rope import RopeTable, rotate
 from rorqual_engine.models.deepseek.state import KvViews
-from rorqual_engine.models.deepseek.step import ChunkRows, Rows
-
-
-@dataclass(frozen=True)
-class Pooled:
-    """Entries of one chunk, before norm: pooled fp32 [n, dim], their numbers [n]."""
-
-    values: torch.Tensor
-    numbers: torch.Tensor
+from rorqual_engine.models.deepseek.step import Rows, remember
 
 
 class Pooling:
@@ -48,40 +38,31 @@ class Pooling:
         self.overlaps = plan.kind == "csa"
         self.width = 2 * dim if self.overlaps else dim
 
-    def pool(
-        self, raw: torch.Tensor, positions: torch.Tensor, chunk: ChunkRows, ring: torch.Tensor
-    ) -> Pooled:
-        """raw: fp32 [count, 2 * width], kv then gates, of the chunk; ring: [ring, 2 * width]."""
+    def pool(self, raw: torch.Tensor, rows: Rows, rings: torch.Tensor) -> torch.Tensor:
+        """Vectors fp32 [N, dim] of the entries that the rows complete; then raw goes to the rings.
+
+        raw: fp32 [T, 2 * width], kv then gates; rings: [slots, ring, 2 * width].
+        """
         if self.bias is not None:
             raw = raw.clone()
-            raw[:, self.width :] += self.bias[positions % self.ratio]
-        first, last = chunk.start // self.ratio, chunk.end // self.ratio
-        values = self._pool(raw, chunk, ring, first, last)
-        kept = min(chunk.count, len(ring))
-        ring[positions[-kept:] % len(ring)] = raw[-kept:]
-        return Pooled(values, torch.arange(first, last, device=raw.device))
-
-    def _pool(
-        self, raw: torch.Tensor, chunk: ChunkRows, ring: torch.Tensor, first: int, last: int
-    ) -> torch.Tensor:
-        if first == last:
-            return raw.new_empty((0, self.dim))
-        begin = (first - self.overlaps) * self.ratio
-        old = torch.arange(begin, chunk.start, device=raw.device)
-        rows = torch.cat([ring[old % len(ring)], raw])[: last * self.ratio - begin]
-        slots = rows.view(-1, self.ratio, 2, self.width)
-        kv, gates = slots[:, :, 0], slots[:, :, 1]
+            raw[:, self.width :] += self.bias[rows.positions % self.ratio]
+        at = rows.entry_places(self.ratio, 1 + self.overlaps)
+        old = rings[at.slots, at.positions % rings.shape[1]]
+        tokens = torch.where(at.is_new[:, :, None], raw[at.rows], old)
+        kv, gates = torch.split(tokens, self.width, dim=-1)
         if self.overlaps:
-            kv, gates = self._overlapped(kv), self._overlapped(gates)
-            if first == 0:
-                kv[0, : self.ratio], gates[0, : self.ratio] = 0, float("-inf")
-        return (kv * gates.softmax(1)).sum(1)
+            is_missing = (at.positions < 0)[:, :, None]
+            kv = self._overlapped(kv).masked_fill(is_missing, 0)
+            gates = self._overlapped(gates).masked_fill(is_missing, float("-inf"))
+        remember(rings, rows, raw)
+        pooled: torch.Tensor = (kv * gates.softmax(1)).sum(1)
+        return pooled
 
     def _overlapped(self, values: torch.Tensor) -> torch.Tensor:
-        """[m, ratio, 2 * dim] -> [m - 1, 2 * ratio, dim]: the first halves of the window before,
-        then the second halves of the window itself."""
-        before, here = values[:-1, :, : self.dim], values[1:, :, self.dim :]
-        return torch.cat([before, here], dim=1)
+        """[N, 2 * ratio, 2 * dim] -> [N, 2 * ratio, dim]: of the tokens before the entry's own the
+        first half, of its own the second."""
+        before, own = torch.split(values, self.ratio, dim=1)
+        return torch.cat([before[..., : self.dim], own[..., self.dim :]], dim=1)
 
 
 class Compressor:
@@ -93,7 +74,8 @@ class Compressor:
     ) -> None:  # fmt: skip
         """prefix: such as layers.2.attn"""
         self._plan, self._rope, self._eps = plan, rope, config.eps
-        self._is_quantized = config.kv_quantized
+        self._is_quantized, self._kernels = config.kv_quantized, weights.kernels
+        self._spans = 1 + (plan.kind == "csa")
         self._dims = (config.head_dim, config.index.head_dim)
         sources = [f"{prefix}.compressor"]
         if plan.kind == "csa":
@@ -125,13 +107,28 @@ class Compressor:
         if self._is_compiled:
             self._run_compiled(projected, rows, views)
             return
-        if self._plan.ratio == 1:
-            self._write_unpooled(projected, rows, views)
-            return
+        latents = self._latents(projected, rows, views)
+        if len(latents[0]):
+            keys = latents[-1]
+            if self._wk is not None:
+                keys = rms_norm(self._wk(latents[0]), self._k_norm, self._eps)
+            self._store(latents[0], keys, rows, views)
+
+    def _latents(self, projected: torch.Tensor, rows: Rows, views: KvViews) -> list[torch.Tensor]:
+        """Normed vectors of the entries that the rows complete, one for each pooling."""
+        plan = self._plan
+        if plan.ratio == 1:
+            last_rows = rows.entry_places(1, 1).last_rows
+            taken = projected if len(last_rows) == len(projected) else projected[last_rows]
+            return [rms_norm(taken, self._norms[0], self._eps)]
         raws = torch.split(projected.float(), [2 * p.width for p in self._poolings], dim=-1)
-        for chunk in rows.chunks:
-            parts = [raw[chunk.rows] for raw in raws]
-            self._compress(parts, rows.positions[chunk.rows], chunk, views, x.dtype)
+        rings = [ring[plan.index] for ring in (views.raw, views.index_raw) if plan.index in ring]
+        return [
+            rms_norm(pooling.pool(raw, rows, ring).to(projected.dtype), norm, self._eps)
+            for pooling, raw, ring, norm in zip(
+                self._poolings, raws, rings, self._norms, strict=True
+            )
+        ]
 
     def _run_compiled(self, projected: torch.Tensor, rows: Rows, views: KvViews) -> None:
         plan, entries = self._plan, rows.entries(self._plan.ratio)
@@ -161,10 +158,7 @@ class Compressor:
         if self._is_quantized:
             if self._wk is not None:
                 keys = rms_norm(keys, self._k_norm, self._eps)
-            per_page = PAGE_TOKENS // plan.ratio
-            places = tables.page_starts[entries.chunk] + entries.numbers // per_page
-            pages = torch.from_numpy(tables.pages[places]).long()
-            self._store(latent, keys, torch.from_numpy(entries.numbers), pages, views)
+            self._store(latent, keys, rows, views)
             return
         key_view = views.keys.get(plan.index)
         write_entries(
@@ -179,56 +173,21 @@ class Compressor:
             None if key_view is None else PagedRows(key_view, plan.ratio),
         )
 
-    def _write_unpooled(self, projected: torch.Tensor, rows: Rows, views: KvViews) -> None:
-        for chunk in rows.chunks:
-            latent = rms_norm(projected[chunk.rows], self._norms[0], self._eps)
-            self._finish(latent, rows.positions[chunk.rows], chunk, views, None)
-
-    def _compress(
-        self, raws: list[torch.Tensor], positions: torch.Tensor, chunk: ChunkRows, views: KvViews,
-        dtype: torch.dtype,
-    ) -> None:  # fmt: skip
-        layer = self._plan.index
-        rings = [views.raw[layer][chunk.slot]]
-        if len(raws) > 1:
-            rings.append(views.index_raw[layer][chunk.slot])
-        pooled = [
-            pooling.pool(raw, positions, chunk, ring)
-            for pooling, raw, ring in zip(self._poolings, raws, rings, strict=True)
-        ]
-        normed = [
-            rms_norm(p.values.to(dtype), norm, self._eps)
-            for p, norm in zip(pooled, self._norms, strict=True)
-        ]
-        keys = normed[1] if len(normed) > 1 else None
-        self._finish(normed[0], pooled[0].numbers, chunk, views, keys)
-
-    def _finish(
-        self, latent: torch.Tensor, numbers: torch.Tensor, chunk: ChunkRows, views: KvViews,
-        keys: torch.Tensor | None,
-    ) -> None:  # fmt: skip
-        """Writes what is not stored yet."""
-        plan = self._plan
-        is_new = (numbers + 1) * plan.ratio > chunk.num_stored
-        latent, numbers = latent[is_new], numbers[is_new]
-        if not len(numbers):
-            return
-        keys = None if keys is None else keys[is_new]
-        if self._wk is not None:
-            keys = rms_norm(self._wk(latent), self._k_norm, self._eps)
-        self._store(latent, keys, numbers, chunk.pages[numbers * plan.ratio // PAGE_TOKENS], views)
-
-    def _store(
-        self, latent: torch.Tensor, keys: torch.Tensor | None, numbers: torch.Tensor,
-        pages: torch.Tensor, views: KvViews,
-    ) -> None:  # fmt: skip
+    def _store(self, latent: torch.Tensor, keys: torch.Tensor, rows: Rows, views: KvViews) -> None:
         """Rotates entries and keys and writes them, each to its page."""
         plan = self._plan
-        cos, sin = self._rope.at(numbers * plan.ratio)
-        place = pages, numbers % (PAGE_TOKENS // plan.ratio)
+        at = rows.entry_places(plan.ratio, self._spans)
+        cos, sin = self._rope.at(at.numbers * plan.ratio, rows.tables.highest_end)
         entries = rotate(latent, cos, sin)
-        views.entries[plan.index][place] = round_entries(entries) if self._is_quantized else entries
-        if keys is not None:
+        entries = round_entries(entries) if self._is_quantized else entries
+        place = at.pages, at.numbers % (PAGE_TOKENS // plan.ratio)
+        if self._kernels is None:
+            views.entries[plan.index][place] = entries
+        else:
+            scatter = self._kernels("scatter_entries")
+            numbers = at.numbers.to(torch.int32)
+            scatter(views.entries[plan.index], entries, numbers, at.sequences, rows.places)
+        if plan.owns_index_keys:
             keys = rotate(keys, cos, sin)
             views.keys[plan.index][place] = round_index(keys) if self._is_quantized else keys
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-import numpy as np
 import torch
 from torch.nn import functional
 
@@ -51,15 +50,11 @@ class Taps:
 
     def __init__(self, layers: Sequence[int], rows: Rows, window: int) -> None:
         """layers: whose input is wanted."""
-        tables = rows.tables
-        self._layers, self._kept = layers, None
+        self._layers, self.end = layers, rows.tables.highest_end
         self._means: dict[int, torch.Tensor] = {}
-        slots, positions = tables.slots[tables.row_chunk], tables.positions
-        if tables.longest > window:
-            kept = np.flatnonzero(positions + window >= tables.ends[tables.row_chunk])
-            slots, positions = slots[kept], positions[kept]
-            self._kept = torch.from_numpy(kept).to(rows.positions.device)
-        self.slots, self.positions = torch.from_numpy(slots), torch.from_numpy(positions)
+        at = rows.ring_places(window)
+        self._kept, self.slots = at.kept, at.slots
+        self.positions = rows.positions if at.kept is None else rows.positions[at.kept]
 
     def see(self, layer: int, streams: torch.Tensor) -> None:
         """streams: [T, n, D], what enters the layer."""
@@ -109,10 +104,9 @@ class DsparkModule:
         eps, ring = self._config.eps, views.draft
         context = rms_norm(self._main(joined), self._main_norm, eps)
         kv = self._context_kv(context).view(len(joined), -1, self._config.head_dim)
-        angles = self._rope.at(taps.positions)
+        angles = self._rope.at(taps.positions, taps.end)
         kv = rotate(rms_norm(kv, self._context_norms, eps), *angles)
-        places = (place.to(ring.device) for place in (taps.slots, taps.positions % ring.shape[1]))
-        ring[tuple(places)] = kv
+        ring[taps.slots, taps.positions % ring.shape[1]] = kv
 
     @torch.no_grad()
     def draft(self, anchors: Sequence[Anchor], views: KvViews, sampler: Sampler) -> Drafts:
@@ -150,7 +144,8 @@ class DsparkModule:
         positions = begins[:, None] + torch.arange(block, device=device)
         before = begins[:, None] + torch.arange(-self._config.window, 0, device=device)
         context = ring[slots[:, None], before % ring.shape[1]]
-        angles = self._rope.at(positions.flatten())
+        end = max(anchor.position for anchor in anchors) + block
+        angles = self._rope.at(positions.flatten(), end)
         is_seen = before >= floors[:, None]
         return BlockRows(len(anchors), token_ids.flatten(), angles, is_seen), context
 

@@ -32,7 +32,8 @@ class Selection:
 def every_visible(rows: Rows, ratio: int) -> Selection:
     """No choice: all entries that are complete at the row."""
     visible = (rows.positions + 1) // ratio
-    numbers = torch.arange(int(visible.max()), device=visible.device)[None, :]
+    num_entries = rows.tables.highest_end // ratio
+    numbers = torch.arange(num_entries, device=visible.device)[None, :]
     return Selection(torch.where(numbers < visible[:, None], numbers, -1))
 
 
@@ -88,7 +89,8 @@ class Indexer:
         return _joined(parts)
 
     def _turned(self, queries: torch.Tensor, rows: Rows) -> torch.Tensor:
-        turned = rotate(queries, *self._rope.at(rows.positions))
+        angles = self._rope.at(rows.positions, rows.tables.highest_end)
+        turned = rotate(queries, *angles)
         return round_index(turned) if self._is_quantized else turned
 
     def _run_compiled(

@@ -17,18 +17,6 @@ from rorqual_engine.models.deepseek.state import KvViews
 from rorqual_engine.models.deepseek.step import ChunkRows, Rows
 
 
-def remember(rings: torch.Tensor, rows: Rows, values: torch.Tensor) -> None:
-    """Puts every chunk's last rows of values [T, ...] where their positions belong in its slot's
-    ring; rings: [slots, ring, ...]."""
-    tables, size = rows.tables, rings.shape[1]
-    slots, positions = tables.slots[tables.row_chunk], tables.positions
-    if tables.longest > size:
-        is_last = positions + size >= tables.ends[tables.row_chunk]
-        slots, positions = slots[is_last], positions[is_last]
-        values = values[torch.from_numpy(is_last).to(values.device)]
-    rings[torch.from_numpy(slots), torch.from_numpy(positions % size)] = values
-
-
 @dataclass(frozen=True)
 class LateSpan:
     """The late rows of one chunk."""
@@ -83,11 +71,10 @@ def gather(
             parts += [ring[source.slot][held % ring.shape[1]], new[here]]
         positions.append(torch.arange(target.start, target.end, device=held.device))
     token_ids = torch.cat(ids)
-    is_image = token_ids == image_token_id
     late_rows = Rows(
         token_ids,
         torch.cat(positions),
-        is_image if bool(is_image.any()) else None,
+        None if image_token_id < 0 else token_ids == image_token_id,
         tuple(span.target for span in spans),
     )
     return late_rows, Streams(torch.cat(values), torch.cat(weights))

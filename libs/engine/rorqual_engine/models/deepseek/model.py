@@ -22,13 +22,13 @@ from rorqual_engine.models.deepseek.dspark_heads import Drafts, Sampler, greedy
 from rorqual_engine.models.deepseek.engram import EngramGrams
 from rorqual_engine.models.deepseek.head import FinalHead
 from rorqual_engine.models.deepseek.indexer import Selection
-from rorqual_engine.models.deepseek.late import gather, late_spans, remember
+from rorqual_engine.models.deepseek.late import gather, late_spans
 from rorqual_engine.models.deepseek.layer import Layer, Streams
 from rorqual_engine.models.deepseek.layout import kv_layout
 from rorqual_engine.models.deepseek.mtp import MtpModule
 from rorqual_engine.models.deepseek.rope import RopeTable
 from rorqual_engine.models.deepseek.state import KvViews, load_window, save_window
-from rorqual_engine.models.deepseek.step import Rows, rows_of
+from rorqual_engine.models.deepseek.step import Rows, remember, rows_of
 from rorqual_engine.models.device_kernels import kernels_for
 from rorqual_engine.models.options import LoadOptions
 from rorqual_engine.models.weights import Weights

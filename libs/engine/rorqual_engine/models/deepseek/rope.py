@@ -61,10 +61,9 @@ class RopeTable:
         """The table as compiled kernels take it, for at least so many positions."""
         return Turn(*self.up_to(num_positions))
 
-    def at(self, positions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """(cos, sin) of some positions, [n, pairs]."""
-        highest = int(positions.max()) + 1 if len(positions) else 0
-        cos, sin = self.up_to(highest)
+    def at(self, positions: torch.Tensor, end: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """(cos, sin) of some positions, all of them below end, [n, pairs]."""
+        cos, sin = self.up_to(end)
         return cos[positions], sin[positions]
 
 

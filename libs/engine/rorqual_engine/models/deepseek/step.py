@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -14,6 +15,7 @@ from rorqual_engine.batch import Batch, SequenceChunk
 from rorqual_engine.errors import BadChunk
 from rorqual_engine.kernels.deepseek_attention_ops import RowTables
 from rorqual_engine.kernels.deepseek_compress_ops import EntryTables, completed_entries
+from rorqual_engine.kv import PAGE_TOKENS
 from rorqual_engine.ref.places import RowPlaces
 
 _CPU = torch.device("cpu")
@@ -55,6 +57,40 @@ class ChunkRows:
 
 
 @dataclass(frozen=True)
+class RingPlaces:
+    """Where rows of a pass go in rings of one size, on the pass's device."""
+
+    kept: torch.Tensor | None
+    """int64: the rows that are not overwritten by later ones; None = all of them"""
+    slots: torch.Tensor
+    """int64, of each kept row"""
+    places: torch.Tensor
+    """int64, of each kept row"""
+
+
+@dataclass(frozen=True)
+class EntryPlaces:
+    """The N entries that a pass completes and the s tokens behind each, on the pass's device."""
+
+    numbers: torch.Tensor
+    """int64 [N]"""
+    sequences: torch.Tensor
+    """int32 [N] chunks of the pass"""
+    pages: torch.Tensor
+    """int64 [N]"""
+    last_rows: torch.Tensor
+    """int64 [N] rows that complete them"""
+    positions: torch.Tensor
+    """int64 [N, s] of the tokens; below 0 = there is none"""
+    rows: torch.Tensor
+    """int64 [N, s] the tokens' rows where they are of this pass, else anything in 0..T - 1"""
+    is_new: torch.Tensor
+    """bool [N, s] whether they are of this pass; others are in the rings"""
+    slots: torch.Tensor
+    """int64 [N, 1]"""
+
+
+@dataclass(frozen=True)
 class Rows:
     """Rows chunk after chunk, T in all."""
 
@@ -68,11 +104,14 @@ class Rows:
     grams: torch.Tensor | None = None
     """int64 [T, n] classes of each row's token and those before it; for models with Engram"""
     _entries: dict[int, EntryTables] = field(default_factory=dict, repr=False)
+    _entry_places: dict[tuple[int, int], EntryPlaces] = field(default_factory=dict, repr=False)
+    _ring_places: dict[int, RingPlaces] = field(default_factory=dict, repr=False)
 
     @cached_property
     def tables(self) -> RowTables:
-        """The same for compiled kernels."""
+        """The same for compiled kernels. From the chunks alone: no device is waited for."""
         counts = [chunk.count for chunk in self.chunks]
+        positions = [np.arange(chunk.start, chunk.end, dtype=np.int64) for chunk in self.chunks]
         pages = [chunk.page_ids for chunk in self.chunks]
         starts = np.cumsum([0, *(len(part) for part in pages)])[:-1]
 
@@ -80,7 +119,7 @@ class Rows:
             return np.array(list(values), dtype=np.int64)
 
         return RowTables(
-            positions=self.positions.cpu().numpy(),
+            positions=np.concatenate(positions),
             row_chunk=np.repeat(np.arange(len(counts), dtype=np.int64), counts),
             starts=column(chunk.start for chunk in self.chunks),
             ends=column(chunk.end for chunk in self.chunks),
@@ -109,6 +148,57 @@ class Rows:
         if ratio not in self._entries:
             self._entries[ratio] = completed_entries(self.tables, ratio)
         return self._entries[ratio]
+
+    def entry_places(self, ratio: int, spans: int) -> EntryPlaces:
+        """The same entries, each made of its own `ratio` tokens and of those of the spans before,
+        spans * ratio in all."""
+        key = ratio, spans
+        if key not in self._entry_places:
+            self._entry_places[key] = self._find_entry_places(ratio, spans)
+        return self._entry_places[key]
+
+    def _find_entry_places(self, ratio: int, spans: int) -> EntryPlaces:
+        tables, entries = self.tables, self.entries(ratio)
+        chunk, numbers = entries.chunk, entries.numbers
+        first = (numbers - spans + 1)[:, None] * ratio
+        positions = first + np.arange(spans * ratio)
+        row = tables.firsts[chunk][:, None] + positions - tables.starts[chunk][:, None]
+        page = tables.page_starts[chunk] + numbers * ratio // PAGE_TOKENS
+        return EntryPlaces(
+            numbers=self._here(numbers),
+            sequences=self._here(chunk.astype(np.int32)),
+            pages=self._here(tables.pages[page].astype(np.int64)),
+            last_rows=self._here(entries.last_rows),
+            positions=self._here(positions),
+            rows=self._here(row.clip(0, len(tables.positions) - 1)),
+            is_new=self._here(positions >= tables.starts[chunk][:, None]),
+            slots=self._here(tables.slots[chunk][:, None]),
+        )
+
+    def ring_places(self, size: int) -> RingPlaces:
+        """For rings of so many rows: of rows that share a place the last stays."""
+        if size not in self._ring_places:
+            self._ring_places[size] = self._find_ring_places(size)
+        return self._ring_places[size]
+
+    def _find_ring_places(self, size: int) -> RingPlaces:
+        tables = self.tables
+        slots, positions = tables.slots[tables.row_chunk], tables.positions
+        kept = None
+        if tables.longest > size:
+            last = np.flatnonzero(positions + size >= tables.ends[tables.row_chunk])
+            slots, positions, kept = slots[last], positions[last], self._here(last)
+        return RingPlaces(kept, self._here(slots), self._here(positions % size))
+
+    def _here(self, values: npt.NDArray[Any]) -> torch.Tensor:
+        return torch.from_numpy(values).to(self.positions.device)
+
+
+def remember(rings: torch.Tensor, rows: Rows, values: torch.Tensor) -> None:
+    """Puts every chunk's last rows of values [T, ...] where their positions belong in its slot's
+    ring; rings: [slots, ring, ...]."""
+    at = rows.ring_places(rings.shape[1])
+    rings[at.slots, at.places] = values if at.kept is None else values[at.kept]
 
 
 def rows_of(
