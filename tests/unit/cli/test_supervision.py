@@ -46,7 +46,7 @@ async def test_a_crash_restarts_and_a_clean_end_does_not(tmp_path: Path) -> None
     flag, said, changes = tmp_path / "second", [], []
     process = shell(tmp_path, f"[ -e {flag} ] && exit 0; touch {flag}; exit 3")
     await process.start()
-    await asyncio.wait_for(supervise(process, said.append, lambda: changes.append(process.pid)), 10)
+    await asyncio.wait_for(supervise(process, said.append, lambda: changes.append(process.pid)), 30)
     assert "crashed (exit code 3)" in said[0]
     assert "as it was asked to" in said[-1]
     assert len(said) == len(changes) == 2
