@@ -53,7 +53,7 @@ class Conversation:
         try:
             with self.client.stream("POST", "/v1/chat/completions", json=body) as response:
                 if response.status_code != 200:
-                    raise CliError(error_text(response.read(), response.status_code))
+                    raise _refusal(response.read(), response.status_code)
                 for line in response.iter_lines():
                     if line.startswith("data: ") and line != "data: [DONE]":
                         yield from _piece(json.loads(line.removeprefix("data: ")))
@@ -73,7 +73,7 @@ def served_model(client: httpx.Client) -> str:
     try:
         response = client.get("/v1/models")
         if response.status_code != 200:
-            raise CliError(error_text(response.content, response.status_code))
+            raise _refusal(response.content, response.status_code)
         return str(response.json()["data"][0]["id"])
     except httpx.HTTPError as error:
         raise CliError(
@@ -91,6 +91,11 @@ def error_text(body: bytes, status: int) -> str:
         return str(json.loads(body)["error"]["message"])
     except (ValueError, LookupError, TypeError):
         return f"HTTP {status}"
+
+
+def _refusal(body: bytes, status: int) -> CliError:
+    remedy = "use --api-key, or set OPENAI_API_KEY" if status == 401 else ""
+    return CliError(error_text(body, status), remedy)
 
 
 def ask_once(conversation: Conversation, question: str) -> int:

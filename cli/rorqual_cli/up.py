@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import shlex
 import signal
 import subprocess
@@ -70,19 +71,28 @@ def _stop_or_kill(stop: asyncio.Event, fleet: Fleet, report: Reporter) -> None:
 
 
 async def _say_ready(fleet: Fleet, report: Reporter, elapsed_s: float) -> None:
-    model = await _served_model(fleet.base_url)
+    api_key = _first_api_key()
+    model = await _served_model(fleet.base_url, api_key)
     body = (
         f'{{"model":"{model}","stream":true,'
         '"messages":[{"role":"user","content":"What is a whale?"}]}'
     )
-    report.say(f"ready after {elapsed_s:.1f} s: {fleet.base_url} serves {model}")
+    needs_key = "; it wants one of its API keys" if api_key else ""
+    report.say(f"ready after {elapsed_s:.1f} s: {fleet.base_url} serves {model}{needs_key}")
+    key_header = "-H 'Authorization: Bearer KEY' " if api_key else ""
     report.say(
-        f"try:   curl -N {fleet.base_url}/v1/chat/completions "
+        f"try:   curl -N {fleet.base_url}/v1/chat/completions {key_header}"
         f"-H 'Content-Type: application/json' -d '{body}'"
     )
-    report.say(f"or:    .venv/bin/rorqual chat{_home_option(fleet.home)}")
+    key_option = " --api-key KEY" if api_key else ""
+    report.say(f"or:    .venv/bin/rorqual chat{_home_option(fleet.home)}{key_option}")
     report.say(f"logs:  {fleet.home / 'logs'}")
     report.say(f"stop:  Ctrl-C, or .venv/bin/rorqual down{_home_option(fleet.home)}")
+
+
+def _first_api_key() -> str:
+    """Of those that the gateway was given; "" without any. It is never shown."""
+    return os.environ.get("RORQUAL_GATEWAY_API_KEYS", "").split(",")[0].rpartition(":")[2].strip()
 
 
 def _home_option(home: Path) -> str:
@@ -91,9 +101,10 @@ def _home_option(home: Path) -> str:
     return "" if is_default else f" --home {shlex.quote(str(home))}"
 
 
-async def _served_model(base_url: str) -> str:
+async def _served_model(base_url: str, api_key: str) -> str:
+    headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
     with suppress(httpx.HTTPError, ValueError, LookupError):
-        async with httpx.AsyncClient(trust_env=False, timeout=5.0) as client:
+        async with httpx.AsyncClient(trust_env=False, timeout=5.0, headers=headers) as client:
             answer = await client.get(f"{base_url}/v1/models")
             return str(answer.json()["data"][0]["id"])
     return "default"

@@ -3,11 +3,18 @@
 import asyncio
 from collections.abc import Awaitable, Callable
 from functools import partial
+from typing import Any
 
 from opentelemetry.trace import SpanKind
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 from rorqual_runtime.context import inherit_deadline
-from rorqual_runtime.errors import DeadlineExceeded, Internal, InvalidRequest, ServingError
+from rorqual_runtime.errors import (
+    DeadlineExceeded,
+    Draining,
+    Internal,
+    InvalidRequest,
+    ServingError,
+)
 from rorqual_runtime.logs import bind_request_id, get_logger
 from starlette.datastructures import Headers
 from starlette.responses import Response
@@ -155,11 +162,15 @@ class Exchange:
         tasks = (answer, gone, overflow)
         reason = "error"
         try:
-            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            ends: set[asyncio.Future[Any]] = {*tasks, self._gateway.time_is_up}
+            done, _ = await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
             if answer in done:
                 answer.result()
                 return
-            reason = "client_gone" if gone in done else "slow_client"
+            if gone in done:
+                reason = "client_gone"
+            else:
+                reason = "slow_client" if overflow in done else "shutdown"
         except DeadlineExceeded:
             reason = "timeout"
             raise
@@ -169,6 +180,8 @@ class Exchange:
             if self._in_flight:
                 self._cancel(reason)
         await asyncio.gather(*tasks, return_exceptions=True)
+        if reason == "shutdown":
+            raise Draining("this server shuts down before the answer is complete")
         if reason == "slow_client":
             http_io.abort_connection(self._send)
         raise ClientGone

@@ -1,5 +1,6 @@
 """The gateway's side of the bus: requests out, events in."""
 
+import asyncio
 import contextlib
 from contextlib import AbstractContextManager
 from zlib import crc32
@@ -42,6 +43,8 @@ log = get_logger(__name__)
 RENDER_TIMEOUT_S = 1.0
 MODELS_TIMEOUT_S = 2.0
 RESEND_TIMEOUT_S = 1.0
+LAST_WORDS_S = 1.0
+"""Of a drain's time: answers that are not complete by then end with an error instead of silence."""
 
 
 class GatewayService:
@@ -55,6 +58,8 @@ class GatewayService:
         self.kept_bodies = BodyBudget(settings.max_kept_body_bytes)
         self.keys = KeyRing(parse_api_keys(settings.api_keys))
         self.metrics = GatewayMetrics()
+        self.time_is_up: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        """Done when answers under way have to end."""
         self._ctx = ctx
         self._sinks = SinkTable(ctx.clock)
         self._patience = Patience(
@@ -76,9 +81,13 @@ class GatewayService:
         self._ctx.report_load(self._fill_report)
 
     async def drain(self, timeout_s: float) -> None:
-        """Refuse new requests; return once none is under way. The caller bounds the wait."""
+        """Refuse new requests; return once none is under way, those that take too long broken off.
+        The caller bounds the wait."""
         self.admission.draining = True
+        last_words_s = self.clock.monotonic_s() + timeout_s - LAST_WORDS_S
         while self.admission.num_active:
+            if self.clock.monotonic_s() >= last_words_s and not self.time_is_up.done():
+                self.time_is_up.set_result(None)
             await self.clock.sleep(0.05)
 
     async def on_events(self, batch: EventBatch, context: MessageContext) -> None:

@@ -284,6 +284,31 @@ async def test_a_draining_gateway_finishes_streams_and_refuses_new_ones(start_fl
     await soon(drain)
 
 
+@pytest.mark.parametrize("stream", [True, False])
+async def test_an_answer_that_outlasts_the_drain_ends_with_an_error(
+    start_fleet, stream: bool
+) -> None:
+    fleet = await start_fleet()
+    text = "Hello, world! " * 200
+    fleet.say(text, pause_s=0.05)
+    async with httpx.AsyncClient(base_url=fleet.gateway.url, timeout=WAIT_S) as client:
+        asking = asyncio.create_task(
+            client.post("/v1/chat/completions", json={**BODY, "stream": stream})
+        )
+        await until(lambda: fleet.backend.num_played > 2)
+        await soon(fleet.gateway.service.drain(0.0))
+        answer = await soon(asking)
+    if stream:
+        *_, error, done, end = answer.text.split("\n\n")
+        assert (answer.status_code, done, end) == (200, "data: [DONE]", "")
+        assert json.loads(error.removeprefix("data: "))["error"]["code"] == "draining"
+    else:
+        assert answer.status_code == 503
+        assert int(answer.headers["retry-after"]) >= 1
+    await until(lambda: fleet.backend.cancels)
+    assert [c.reason for _, c in fleet.backend.cancels] == ["shutdown"]
+
+
 async def test_our_own_bug_in_one_answer_ends_that_answer_only(start_fleet, monkeypatch) -> None:
     fleet = await start_fleet()
     good = AnswerReader.feed
