@@ -81,6 +81,8 @@ GENERATION = generation_pb2.Generation(
     cache_namespace="tenant/salt",
     reply=generation_pb2.ReplyRoute(recipe_id="recipe-1", gateway_id="gateway-1"),
     deadline_unix_s=1_760_000_600.0,
+    tenant="tenant",
+    adapter="adapter",
 )
 
 GOLDEN: dict[str, Message] = {
@@ -94,6 +96,7 @@ GOLDEN: dict[str, Message] = {
         kv_lease_id="lease",
         compiled_grammar=TICKET,
         submitted_unix_s=1_760_000_000.25,
+        num_exact_blocks=1,
     ),
     "handover_request": decode_pb2.HandoverRequest(
         generation=GENERATION,
@@ -104,6 +107,7 @@ GOLDEN: dict[str, Message] = {
         first_logits=TICKET,
         model_fingerprint="f",
         submitted_unix_s=1.5,
+        replayed=True,
     ),
     "token_batch": decode_pb2.TokenBatch(
         decode_id="decode-1",
@@ -172,7 +176,25 @@ GOLDEN: dict[str, Message] = {
             lease_id="lease",
             lease_expires_unix_s=60.5,
             miss_reason="expired",
+            num_exact_blocks=2,
         )
+    ),
+    "match_request": kvmeta_pb2.MatchRequest(
+        request_id="r1",
+        model_fingerprint="f",
+        packed_block_keys=KEY * 2,
+        exact_only=True,
+        content_key=KEY,
+    ),
+    "block_events": kvmeta_pb2.BlockEvents(
+        publisher_id="kvmeta-1",
+        incarnation=9,
+        seq=10,
+        records=bytes(range(56)),
+        contents=KEY * 2,
+        clear=kvmeta_pb2.ClearBlocksRequest(
+            model_fingerprint="f", tenant="tenant", has_tenant=True
+        ),
     ),
     "register_blocks": kvmeta_pb2.RegisterBlocksRequest(
         model_fingerprint="f",
@@ -182,6 +204,11 @@ GOLDEN: dict[str, Message] = {
                 size_bytes=2**20,
                 traffic_class=generation_pb2.TRAFFIC_CLASS_CHAT,
                 store="local",
+                provenance=kvmeta_pb2.PROVENANCE_REPLAYED,
+                tenant="tenant",
+                position=7,
+                lifetime_s=60.5,
+                content_key=KEY,
             )
         ],
     ),

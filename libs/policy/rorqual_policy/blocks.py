@@ -26,8 +26,9 @@ def _field_head(tag: bytes, num_bytes: int) -> bytes:
 
 
 _VERSION_FIELD = _field(b"V", _LAYOUT_VERSION)
-_PARENT_HEAD = _VERSION_FIELD + _field_head(b"P", KEY_BYTES)
 _TOKENS_HEAD = _field_head(b"T", _BLOCK_BYTES)
+_BLOCK_HEAD = blake2b(_VERSION_FIELD + _field_head(b"P", KEY_BYTES), digest_size=KEY_BYTES)
+"""Every block's hash begins like this: it is copied, never fed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,14 +50,33 @@ class ImageSpan:
         return ImageSpan(self.start - position, self.num_tokens, self.digest)
 
 
-def root_key(*, fingerprint: str, namespace: str) -> bytes:
-    """Parent of every first block under one model fingerprint and one cache namespace."""
-    encoded = (
-        _VERSION_FIELD
-        + _field(b"F", fingerprint.encode("utf-8"))
-        + _field(b"N", namespace.encode("utf-8"))
-    )
+def root_key(*, fingerprint: str, namespace: str | None, adapter: str = "") -> bytes:
+    """Parent of every first block under one model fingerprint, adapter and cache namespace.
+
+    namespace: None is no namespace, which differs from every one, the empty one too; adapter: what
+    changes the model on top of its fingerprint, empty for nothing.
+    """
+    encoded = _VERSION_FIELD + _field(b"F", fingerprint.encode("utf-8"))
+    if namespace is not None:
+        encoded += _field(b"N", namespace.encode("utf-8"))
+    if adapter:
+        encoded += _field(b"A", adapter.encode("utf-8"))
     return blake2b(encoded, digest_size=KEY_BYTES).digest()
+
+
+def content_key(
+    token_ids: Sequence[int],
+    *,
+    fingerprint: str,
+    adapter: str = "",
+    images: Sequence[ImageSpan] = (),
+) -> bytes:
+    """Key of the first full block in no namespace: equal where tenants begin alike.
+
+    Empty when there is no full block. No stored block goes by it.
+    """
+    root = root_key(fingerprint=fingerprint, namespace=None, adapter=adapter)
+    return b"".join(extend_keys(root, token_ids[:BLOCK_TOKENS], images))
 
 
 def extend_keys(
@@ -77,11 +97,12 @@ def extend_keys(
     tokens = _int32_le_bytes(token_ids)
     keys: list[bytes] = []
     for start in range(0, len(tokens) - _BLOCK_BYTES + 1, _BLOCK_BYTES):
-        block = tokens[start : start + _BLOCK_BYTES]
-        encoded = _PARENT_HEAD + parent + _TOKENS_HEAD + block
+        digest = _BLOCK_HEAD.copy()
+        digest.update(parent + _TOKENS_HEAD)
+        digest.update(tokens[start : start + _BLOCK_BYTES])
         if images:
-            encoded += b"".join(_image_fields(images, start // _TOKEN_BYTES))
-        parent = blake2b(encoded, digest_size=KEY_BYTES).digest()
+            digest.update(b"".join(_image_fields(images, start // _TOKEN_BYTES)))
+        parent = digest.digest()
         keys.append(parent)
     return keys
 
@@ -102,14 +123,17 @@ def block_keys(
     *,
     fingerprint: str,
     namespace: str,
+    adapter: str = "",
     images: Sequence[ImageSpan] = (),
 ) -> list[bytes]:
     """16-byte keys of the full 128-token blocks of a prompt, in order.
 
-    Two prompts share their first n keys exactly when they share fingerprint, namespace, their
-    first n * BLOCK_TOKENS token ids and the images among them. token_ids as for `extend_keys`.
+    Two prompts share their first n keys exactly when they share fingerprint, namespace, adapter,
+    their first n * BLOCK_TOKENS token ids and the images among them. token_ids as for
+    `extend_keys`.
     """
-    return extend_keys(root_key(fingerprint=fingerprint, namespace=namespace), token_ids, images)
+    root = root_key(fingerprint=fingerprint, namespace=namespace, adapter=adapter)
+    return extend_keys(root, token_ids, images)
 
 
 def block_lifetime_s(
@@ -119,19 +143,21 @@ def block_lifetime_s(
     return chat_s if is_chat else agent_s
 
 
-def _int32_le_bytes(token_ids: Sequence[int]) -> bytes:
-    """Token ids as little-endian int32, without touching single ids when they are int32 already."""
+def _int32_le_bytes(token_ids: Sequence[int]) -> memoryview:
+    """Token ids as little-endian int32: the caller's own memory where it holds them like that."""
     try:
         view = memoryview(token_ids)  # type: ignore[arg-type]
     except TypeError:
         view = None
-    if view is not None and view.format in ("i", "<i", "=i") and view.itemsize == _TOKEN_BYTES:
-        native = array("i")
-        native.frombytes(view.tobytes())
-    else:
-        native = array("i", token_ids)
-    if native.itemsize != _TOKEN_BYTES:
-        raise OverflowError(f"this platform's int has {native.itemsize} bytes, need {_TOKEN_BYTES}")
+    if view is None or view.format not in ("i", "<i", "=i") or view.itemsize != _TOKEN_BYTES:
+        view = memoryview(array("i", token_ids))
+    if view.itemsize != _TOKEN_BYTES:
+        raise OverflowError(f"this platform's int has {view.itemsize} bytes, need {_TOKEN_BYTES}")
     if sys.byteorder == "big":
-        native.byteswap()
-    return native.tobytes()
+        swapped = array("i", view.tobytes())
+        if view.format != "<i":
+            swapped.byteswap()
+        return memoryview(swapped).cast("B")
+    if view.format != "i" or not view.c_contiguous or view.ndim != 1:
+        view = memoryview(view.tobytes())
+    return view.cast("B")

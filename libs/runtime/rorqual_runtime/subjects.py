@@ -99,6 +99,15 @@ def kvmeta_release() -> str:
     return _subject("kvmeta", "release")
 
 
+def kvmeta_clear() -> str:
+    return _subject("kvmeta", "clear")
+
+
+def kvmeta_events() -> str:
+    """What one kvmeta instance has changed, for all of them."""
+    return _subject("kvmeta", "events")
+
+
 def window_notices() -> str:
     """Who keeps which window state, for everyone that computes prompts."""
     return _subject("windows", "notices")

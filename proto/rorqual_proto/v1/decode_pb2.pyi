@@ -24,7 +24,7 @@ FINISH_REASON_CANCELLED: FinishReason
 FINISH_REASON_ERROR: FinishReason
 
 class HandoverRequest(_message.Message):
-    __slots__ = ("generation", "num_stored_blocks", "num_cached_tokens", "kv_pages", "first_logits", "compiled_grammar", "model_fingerprint", "submitted_unix_s", "last_block_key", "window")
+    __slots__ = ("generation", "num_stored_blocks", "num_cached_tokens", "kv_pages", "first_logits", "compiled_grammar", "model_fingerprint", "submitted_unix_s", "last_block_key", "window", "replayed")
     GENERATION_FIELD_NUMBER: _ClassVar[int]
     NUM_STORED_BLOCKS_FIELD_NUMBER: _ClassVar[int]
     NUM_CACHED_TOKENS_FIELD_NUMBER: _ClassVar[int]
@@ -35,6 +35,7 @@ class HandoverRequest(_message.Message):
     SUBMITTED_UNIX_S_FIELD_NUMBER: _ClassVar[int]
     LAST_BLOCK_KEY_FIELD_NUMBER: _ClassVar[int]
     WINDOW_FIELD_NUMBER: _ClassVar[int]
+    REPLAYED_FIELD_NUMBER: _ClassVar[int]
     generation: _generation_pb2.Generation
     num_stored_blocks: int
     num_cached_tokens: int
@@ -45,7 +46,8 @@ class HandoverRequest(_message.Message):
     submitted_unix_s: float
     last_block_key: bytes
     window: _tensor_pb2.TensorTicket
-    def __init__(self, generation: _Optional[_Union[_generation_pb2.Generation, _Mapping]] = ..., num_stored_blocks: _Optional[int] = ..., num_cached_tokens: _Optional[int] = ..., kv_pages: _Optional[_Union[_tensor_pb2.TensorTicket, _Mapping]] = ..., first_logits: _Optional[_Union[_tensor_pb2.TensorTicket, _Mapping]] = ..., compiled_grammar: _Optional[_Union[_tensor_pb2.TensorTicket, _Mapping]] = ..., model_fingerprint: _Optional[str] = ..., submitted_unix_s: _Optional[float] = ..., last_block_key: _Optional[bytes] = ..., window: _Optional[_Union[_tensor_pb2.TensorTicket, _Mapping]] = ...) -> None: ...
+    replayed: bool
+    def __init__(self, generation: _Optional[_Union[_generation_pb2.Generation, _Mapping]] = ..., num_stored_blocks: _Optional[int] = ..., num_cached_tokens: _Optional[int] = ..., kv_pages: _Optional[_Union[_tensor_pb2.TensorTicket, _Mapping]] = ..., first_logits: _Optional[_Union[_tensor_pb2.TensorTicket, _Mapping]] = ..., compiled_grammar: _Optional[_Union[_tensor_pb2.TensorTicket, _Mapping]] = ..., model_fingerprint: _Optional[str] = ..., submitted_unix_s: _Optional[float] = ..., last_block_key: _Optional[bytes] = ..., window: _Optional[_Union[_tensor_pb2.TensorTicket, _Mapping]] = ..., replayed: _Optional[bool] = ...) -> None: ...
 
 class HandoverReply(_message.Message):
     __slots__ = ("accepted", "error")

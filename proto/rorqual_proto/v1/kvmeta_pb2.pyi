@@ -2,6 +2,7 @@ from rorqual_proto.v1 import error_pb2 as _error_pb2
 from rorqual_proto.v1 import generation_pb2 as _generation_pb2
 from rorqual_proto.v1 import tensor_pb2 as _tensor_pb2
 from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 from collections.abc import Iterable as _Iterable, Mapping as _Mapping
@@ -9,15 +10,28 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
+class Provenance(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    PROVENANCE_EXACT: _ClassVar[Provenance]
+    PROVENANCE_REPLAYED: _ClassVar[Provenance]
+PROVENANCE_EXACT: Provenance
+PROVENANCE_REPLAYED: Provenance
+
 class MatchRequest(_message.Message):
-    __slots__ = ("request_id", "model_fingerprint", "block_keys")
+    __slots__ = ("request_id", "model_fingerprint", "block_keys", "packed_block_keys", "exact_only", "content_key")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     MODEL_FINGERPRINT_FIELD_NUMBER: _ClassVar[int]
     BLOCK_KEYS_FIELD_NUMBER: _ClassVar[int]
+    PACKED_BLOCK_KEYS_FIELD_NUMBER: _ClassVar[int]
+    EXACT_ONLY_FIELD_NUMBER: _ClassVar[int]
+    CONTENT_KEY_FIELD_NUMBER: _ClassVar[int]
     request_id: str
     model_fingerprint: str
     block_keys: _containers.RepeatedScalarFieldContainer[bytes]
-    def __init__(self, request_id: _Optional[str] = ..., model_fingerprint: _Optional[str] = ..., block_keys: _Optional[_Iterable[bytes]] = ...) -> None: ...
+    packed_block_keys: bytes
+    exact_only: bool
+    content_key: bytes
+    def __init__(self, request_id: _Optional[str] = ..., model_fingerprint: _Optional[str] = ..., block_keys: _Optional[_Iterable[bytes]] = ..., packed_block_keys: _Optional[bytes] = ..., exact_only: _Optional[bool] = ..., content_key: _Optional[bytes] = ...) -> None: ...
 
 class MatchReply(_message.Message):
     __slots__ = ("match", "error")
@@ -28,16 +42,18 @@ class MatchReply(_message.Message):
     def __init__(self, match: _Optional[_Union[Match, _Mapping]] = ..., error: _Optional[_Union[_error_pb2.ErrorInfo, _Mapping]] = ...) -> None: ...
 
 class Match(_message.Message):
-    __slots__ = ("num_matched_blocks", "lease_id", "lease_expires_unix_s", "miss_reason")
+    __slots__ = ("num_matched_blocks", "lease_id", "lease_expires_unix_s", "miss_reason", "num_exact_blocks")
     NUM_MATCHED_BLOCKS_FIELD_NUMBER: _ClassVar[int]
     LEASE_ID_FIELD_NUMBER: _ClassVar[int]
     LEASE_EXPIRES_UNIX_S_FIELD_NUMBER: _ClassVar[int]
     MISS_REASON_FIELD_NUMBER: _ClassVar[int]
+    NUM_EXACT_BLOCKS_FIELD_NUMBER: _ClassVar[int]
     num_matched_blocks: int
     lease_id: str
     lease_expires_unix_s: float
     miss_reason: str
-    def __init__(self, num_matched_blocks: _Optional[int] = ..., lease_id: _Optional[str] = ..., lease_expires_unix_s: _Optional[float] = ..., miss_reason: _Optional[str] = ...) -> None: ...
+    num_exact_blocks: int
+    def __init__(self, num_matched_blocks: _Optional[int] = ..., lease_id: _Optional[str] = ..., lease_expires_unix_s: _Optional[float] = ..., miss_reason: _Optional[str] = ..., num_exact_blocks: _Optional[int] = ...) -> None: ...
 
 class ReleaseLeaseRequest(_message.Message):
     __slots__ = ("lease_id",)
@@ -54,16 +70,26 @@ class RegisterBlocksRequest(_message.Message):
     def __init__(self, model_fingerprint: _Optional[str] = ..., blocks: _Optional[_Iterable[_Union[BlockRecord, _Mapping]]] = ...) -> None: ...
 
 class BlockRecord(_message.Message):
-    __slots__ = ("key", "size_bytes", "traffic_class", "store")
+    __slots__ = ("key", "size_bytes", "traffic_class", "store", "provenance", "tenant", "position", "lifetime_s", "content_key")
     KEY_FIELD_NUMBER: _ClassVar[int]
     SIZE_BYTES_FIELD_NUMBER: _ClassVar[int]
     TRAFFIC_CLASS_FIELD_NUMBER: _ClassVar[int]
     STORE_FIELD_NUMBER: _ClassVar[int]
+    PROVENANCE_FIELD_NUMBER: _ClassVar[int]
+    TENANT_FIELD_NUMBER: _ClassVar[int]
+    POSITION_FIELD_NUMBER: _ClassVar[int]
+    LIFETIME_S_FIELD_NUMBER: _ClassVar[int]
+    CONTENT_KEY_FIELD_NUMBER: _ClassVar[int]
     key: bytes
     size_bytes: int
     traffic_class: _generation_pb2.TrafficClass
     store: str
-    def __init__(self, key: _Optional[bytes] = ..., size_bytes: _Optional[int] = ..., traffic_class: _Optional[_Union[_generation_pb2.TrafficClass, str]] = ..., store: _Optional[str] = ...) -> None: ...
+    provenance: Provenance
+    tenant: str
+    position: int
+    lifetime_s: float
+    content_key: bytes
+    def __init__(self, key: _Optional[bytes] = ..., size_bytes: _Optional[int] = ..., traffic_class: _Optional[_Union[_generation_pb2.TrafficClass, str]] = ..., store: _Optional[str] = ..., provenance: _Optional[_Union[Provenance, str]] = ..., tenant: _Optional[str] = ..., position: _Optional[int] = ..., lifetime_s: _Optional[float] = ..., content_key: _Optional[bytes] = ...) -> None: ...
 
 class RegisterBlocksReply(_message.Message):
     __slots__ = ("num_registered", "error")
@@ -82,6 +108,40 @@ class ForgetBlocksRequest(_message.Message):
     keys: _containers.RepeatedScalarFieldContainer[bytes]
     reason: str
     def __init__(self, model_fingerprint: _Optional[str] = ..., keys: _Optional[_Iterable[bytes]] = ..., reason: _Optional[str] = ...) -> None: ...
+
+class ClearBlocksRequest(_message.Message):
+    __slots__ = ("model_fingerprint", "tenant", "has_tenant")
+    MODEL_FINGERPRINT_FIELD_NUMBER: _ClassVar[int]
+    TENANT_FIELD_NUMBER: _ClassVar[int]
+    HAS_TENANT_FIELD_NUMBER: _ClassVar[int]
+    model_fingerprint: str
+    tenant: str
+    has_tenant: bool
+    def __init__(self, model_fingerprint: _Optional[str] = ..., tenant: _Optional[str] = ..., has_tenant: _Optional[bool] = ...) -> None: ...
+
+class ClearBlocksReply(_message.Message):
+    __slots__ = ("num_cleared", "error")
+    NUM_CLEARED_FIELD_NUMBER: _ClassVar[int]
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    num_cleared: int
+    error: _error_pb2.ErrorInfo
+    def __init__(self, num_cleared: _Optional[int] = ..., error: _Optional[_Union[_error_pb2.ErrorInfo, _Mapping]] = ...) -> None: ...
+
+class BlockEvents(_message.Message):
+    __slots__ = ("publisher_id", "incarnation", "seq", "records", "contents", "clear")
+    PUBLISHER_ID_FIELD_NUMBER: _ClassVar[int]
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    SEQ_FIELD_NUMBER: _ClassVar[int]
+    RECORDS_FIELD_NUMBER: _ClassVar[int]
+    CONTENTS_FIELD_NUMBER: _ClassVar[int]
+    CLEAR_FIELD_NUMBER: _ClassVar[int]
+    publisher_id: str
+    incarnation: int
+    seq: int
+    records: bytes
+    contents: bytes
+    clear: ClearBlocksRequest
+    def __init__(self, publisher_id: _Optional[str] = ..., incarnation: _Optional[int] = ..., seq: _Optional[int] = ..., records: _Optional[bytes] = ..., contents: _Optional[bytes] = ..., clear: _Optional[_Union[ClearBlocksRequest, _Mapping]] = ...) -> None: ...
 
 class WindowNotice(_message.Message):
     __slots__ = ("model_fingerprint", "holder_id", "key", "expires_unix_s")

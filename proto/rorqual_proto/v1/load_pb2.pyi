@@ -1,3 +1,4 @@
+from google.protobuf.internal import containers as _containers
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 from collections.abc import Mapping as _Mapping
@@ -6,7 +7,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class LoadReport(_message.Message):
-    __slots__ = ("service", "instance_id", "incarnation", "seq", "sent_unix_s", "draining", "num_active_requests", "num_held_leases", "num_used_pages", "num_total_pages", "num_used_windows", "num_total_windows", "prefill", "decode", "router", "recipe", "vision", "model_fingerprint", "max_context_tokens")
+    __slots__ = ("service", "instance_id", "incarnation", "seq", "sent_unix_s", "draining", "num_active_requests", "num_held_leases", "num_used_pages", "num_total_pages", "num_used_windows", "num_total_windows", "prefill", "decode", "router", "recipe", "vision", "kvmeta", "model_fingerprint", "max_context_tokens")
     SERVICE_FIELD_NUMBER: _ClassVar[int]
     INSTANCE_ID_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
@@ -24,6 +25,7 @@ class LoadReport(_message.Message):
     ROUTER_FIELD_NUMBER: _ClassVar[int]
     RECIPE_FIELD_NUMBER: _ClassVar[int]
     VISION_FIELD_NUMBER: _ClassVar[int]
+    KVMETA_FIELD_NUMBER: _ClassVar[int]
     MODEL_FINGERPRINT_FIELD_NUMBER: _ClassVar[int]
     MAX_CONTEXT_TOKENS_FIELD_NUMBER: _ClassVar[int]
     service: str
@@ -43,9 +45,10 @@ class LoadReport(_message.Message):
     router: RouterLoad
     recipe: RecipeLoad
     vision: VisionLoad
+    kvmeta: KvmetaLoad
     model_fingerprint: str
     max_context_tokens: int
-    def __init__(self, service: _Optional[str] = ..., instance_id: _Optional[str] = ..., incarnation: _Optional[int] = ..., seq: _Optional[int] = ..., sent_unix_s: _Optional[float] = ..., draining: _Optional[bool] = ..., num_active_requests: _Optional[int] = ..., num_held_leases: _Optional[int] = ..., num_used_pages: _Optional[int] = ..., num_total_pages: _Optional[int] = ..., num_used_windows: _Optional[int] = ..., num_total_windows: _Optional[int] = ..., prefill: _Optional[_Union[PrefillLoad, _Mapping]] = ..., decode: _Optional[_Union[DecodeLoad, _Mapping]] = ..., router: _Optional[_Union[RouterLoad, _Mapping]] = ..., recipe: _Optional[_Union[RecipeLoad, _Mapping]] = ..., vision: _Optional[_Union[VisionLoad, _Mapping]] = ..., model_fingerprint: _Optional[str] = ..., max_context_tokens: _Optional[int] = ...) -> None: ...
+    def __init__(self, service: _Optional[str] = ..., instance_id: _Optional[str] = ..., incarnation: _Optional[int] = ..., seq: _Optional[int] = ..., sent_unix_s: _Optional[float] = ..., draining: _Optional[bool] = ..., num_active_requests: _Optional[int] = ..., num_held_leases: _Optional[int] = ..., num_used_pages: _Optional[int] = ..., num_total_pages: _Optional[int] = ..., num_used_windows: _Optional[int] = ..., num_total_windows: _Optional[int] = ..., prefill: _Optional[_Union[PrefillLoad, _Mapping]] = ..., decode: _Optional[_Union[DecodeLoad, _Mapping]] = ..., router: _Optional[_Union[RouterLoad, _Mapping]] = ..., recipe: _Optional[_Union[RecipeLoad, _Mapping]] = ..., vision: _Optional[_Union[VisionLoad, _Mapping]] = ..., kvmeta: _Optional[_Union[KvmetaLoad, _Mapping]] = ..., model_fingerprint: _Optional[str] = ..., max_context_tokens: _Optional[int] = ...) -> None: ...
 
 class PrefillLoad(_message.Message):
     __slots__ = ("queued_tokens", "tokens_per_s", "num_replayed_tokens")
@@ -100,3 +103,32 @@ class RecipeLoad(_message.Message):
     cached_chars_total: int
     token_cache_bytes: int
     def __init__(self, encoded_chars_total: _Optional[int] = ..., cached_chars_total: _Optional[int] = ..., token_cache_bytes: _Optional[int] = ...) -> None: ...
+
+class KvmetaLoad(_message.Message):
+    __slots__ = ("num_blocks", "index_bytes", "loaded", "resyncs_total", "matched_blocks_total", "asked_blocks_total", "misses_total", "quota_evicted_total", "pending_blocks")
+    class MissesTotalEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: int
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[int] = ...) -> None: ...
+    NUM_BLOCKS_FIELD_NUMBER: _ClassVar[int]
+    INDEX_BYTES_FIELD_NUMBER: _ClassVar[int]
+    LOADED_FIELD_NUMBER: _ClassVar[int]
+    RESYNCS_TOTAL_FIELD_NUMBER: _ClassVar[int]
+    MATCHED_BLOCKS_TOTAL_FIELD_NUMBER: _ClassVar[int]
+    ASKED_BLOCKS_TOTAL_FIELD_NUMBER: _ClassVar[int]
+    MISSES_TOTAL_FIELD_NUMBER: _ClassVar[int]
+    QUOTA_EVICTED_TOTAL_FIELD_NUMBER: _ClassVar[int]
+    PENDING_BLOCKS_FIELD_NUMBER: _ClassVar[int]
+    num_blocks: int
+    index_bytes: int
+    loaded: bool
+    resyncs_total: int
+    matched_blocks_total: int
+    asked_blocks_total: int
+    misses_total: _containers.ScalarMap[str, int]
+    quota_evicted_total: int
+    pending_blocks: int
+    def __init__(self, num_blocks: _Optional[int] = ..., index_bytes: _Optional[int] = ..., loaded: _Optional[bool] = ..., resyncs_total: _Optional[int] = ..., matched_blocks_total: _Optional[int] = ..., asked_blocks_total: _Optional[int] = ..., misses_total: _Optional[_Mapping[str, int]] = ..., quota_evicted_total: _Optional[int] = ..., pending_blocks: _Optional[int] = ...) -> None: ...

@@ -1,10 +1,15 @@
 """Wire messages to kvmeta's own values and back: the only importer of generated code here."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 
 from rorqual_policy import KEY_BYTES
+from rorqual_policy.provenance import Provenance
 from rorqual_proto.v1.generation_pb2 import TRAFFIC_CLASS_CHAT
 from rorqual_proto.v1.kvmeta_pb2 import (
+    BlockEvents,
+    ClearBlocksReply,
+    ClearBlocksRequest,
     ForgetBlocksRequest,
     Match,
     MatchReply,
@@ -13,12 +18,17 @@ from rorqual_proto.v1.kvmeta_pb2 import (
     RegisterBlocksRequest,
     ReleaseLeaseRequest,
 )
-from rorqual_proto.v1.load_pb2 import LoadReport
+from rorqual_proto.v1.kvmeta_pb2 import BlockRecord as WireBlock
+from rorqual_proto.v1.load_pb2 import KvmetaLoad, LoadReport
 from rorqual_runtime.errors import InvalidRequest
 
-from rorqual_kvmeta.blocks import BlockMatch, StoredBlock
+from rorqual_kvmeta.index import IndexMatch
+from rorqual_kvmeta.records import Keys, StoredBlock, keys_of, packed_keys, tag
 
 __all__ = [
+    "BlockEvents",
+    "ClearBlocksReply",
+    "ClearBlocksRequest",
     "ForgetBlocksRequest",
     "LoadReport",
     "MatchReply",
@@ -28,9 +38,24 @@ __all__ = [
     "ReleaseLeaseRequest",
 ]
 
+MAX_LIFETIME_S = 10 * 365 * 86_400.0
 
-def keys_from_wire(keys: Iterable[bytes], path: str) -> list[bytes]:
+
+def asked_keys(request: MatchRequest) -> Keys:
+    """Raises: InvalidRequest for keys of the wrong size."""
+    if request.packed_block_keys:
+        if len(request.packed_block_keys) % KEY_BYTES:
+            raise InvalidRequest(f"a block key has {KEY_BYTES} bytes", "packed_block_keys")
+        return packed_keys(request.packed_block_keys)
+    return keys_from_wire(request.block_keys, "block_keys")
+
+
+def keys_from_wire(keys: Iterable[bytes], path: str) -> Keys:
     """Raises: InvalidRequest for a key of the wrong size."""
+    return keys_of(_checked(keys, path))
+
+
+def _checked(keys: Iterable[bytes], path: str) -> list[bytes]:
     checked = list(keys)
     for index, key in enumerate(checked):
         if len(key) != KEY_BYTES:
@@ -46,23 +71,33 @@ def fingerprint_from_wire(fingerprint: str) -> str:
 
 
 def blocks_from_wire(request: RegisterBlocksRequest) -> list[StoredBlock]:
-    """Raises: InvalidRequest for a key of the wrong size."""
-    keys = keys_from_wire((block.key for block in request.blocks), "blocks")
-    return [
-        StoredBlock(
-            key=key,
-            size_bytes=block.size_bytes,
-            is_chat=block.traffic_class == TRAFFIC_CLASS_CHAT,
-            store=block.store,
-        )
-        for key, block in zip(keys, request.blocks, strict=True)
-    ]
+    """Raises: InvalidRequest for a key of the wrong size or a lifetime that is none."""
+    _checked((block.key for block in request.blocks), "blocks")
+    return [_block_from_wire(block, index) for index, block in enumerate(request.blocks)]
 
 
-def match_to_wire(match: BlockMatch, lease_id: str, lease_expires_unix_s: float) -> MatchReply:
+def _block_from_wire(block: WireBlock, index: int) -> StoredBlock:
+    if not 0 <= block.lifetime_s <= MAX_LIFETIME_S:
+        limits = f"lifetime_s goes from 0 to {MAX_LIFETIME_S:.0f}"
+        raise InvalidRequest(limits, f"blocks[{index}].lifetime_s")
+    return StoredBlock(
+        key=block.key,
+        size_bytes=block.size_bytes,
+        is_chat=block.traffic_class == TRAFFIC_CLASS_CHAT,
+        store=block.store,
+        tenant=block.tenant,
+        provenance=Provenance.REPLAYED if block.provenance else Provenance.EXACT,
+        position=block.position,
+        lifetime_s=block.lifetime_s,
+        content_key=block.content_key if len(block.content_key) == KEY_BYTES else b"",
+    )
+
+
+def match_to_wire(match: IndexMatch, lease_id: str, lease_expires_unix_s: float) -> MatchReply:
     return MatchReply(
         match=Match(
             num_matched_blocks=match.num_blocks,
+            num_exact_blocks=match.num_exact,
             lease_id=lease_id,
             lease_expires_unix_s=lease_expires_unix_s,
             miss_reason=match.miss_reason,
@@ -74,6 +109,67 @@ def registered_to_wire(num_registered: int) -> RegisterBlocksReply:
     return RegisterBlocksReply(num_registered=num_registered)
 
 
-def forget_from_wire(request: ForgetBlocksRequest) -> tuple[str, Sequence[bytes]]:
-    """Fingerprint and keys. Raises: InvalidRequest."""
-    return fingerprint_from_wire(request.model_fingerprint), keys_from_wire(request.keys, "keys")
+def forget_from_wire(request: ForgetBlocksRequest) -> Keys:
+    """Raises: InvalidRequest."""
+    fingerprint_from_wire(request.model_fingerprint)
+    return keys_from_wire(request.keys, "keys")
+
+
+def clear_from_wire(request: ClearBlocksRequest) -> tuple[int | None, int | None]:
+    """Tags of the model and the tenant; None = any."""
+    model = tag(request.model_fingerprint) if request.model_fingerprint else None
+    return model, tag(request.tenant) if request.has_tenant else None
+
+
+def cleared_to_wire(num_cleared: int) -> ClearBlocksReply:
+    return ClearBlocksReply(num_cleared=num_cleared)
+
+
+def events_to_wire(
+    message: BlockEvents, publisher_id: str, incarnation: int, seq: int
+) -> BlockEvents:
+    """The message under its number."""
+    message.publisher_id, message.incarnation, message.seq = publisher_id, incarnation, seq
+    return message
+
+
+def contents_from_wire(message: BlockEvents) -> Iterator[tuple[bytes, bytes]]:
+    """Pairs of content key and first block's key; a torn one is left out."""
+    packed, pair = message.contents, 2 * KEY_BYTES
+    for start in range(0, len(packed) - pair + 1, pair):
+        yield packed[start : start + KEY_BYTES], packed[start + KEY_BYTES : start + pair]
+
+
+@dataclass(frozen=True, slots=True)
+class IndexFacts:
+    """What an instance reports of itself."""
+
+    num_active: int
+    num_leases: int
+    num_blocks: int
+    index_bytes: int
+    is_loaded: bool
+    num_resyncs: int
+    num_pending: int
+    num_quota_evicted: int
+    num_asked: int
+    num_matched: int
+    misses: Mapping[str, int]
+
+
+def fill_load(report: LoadReport, facts: IndexFacts) -> None:
+    report.num_active_requests = facts.num_active
+    report.num_held_leases = facts.num_leases
+    report.kvmeta.CopyFrom(
+        KvmetaLoad(
+            num_blocks=facts.num_blocks,
+            index_bytes=facts.index_bytes,
+            loaded=facts.is_loaded,
+            resyncs_total=facts.num_resyncs,
+            matched_blocks_total=facts.num_matched,
+            asked_blocks_total=facts.num_asked,
+            misses_total=facts.misses,
+            quota_evicted_total=facts.num_quota_evicted,
+            pending_blocks=facts.num_pending,
+        )
+    )

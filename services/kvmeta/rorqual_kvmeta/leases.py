@@ -1,12 +1,20 @@
-"""Leases on matched blocks, in Redis so that any kvmeta instance can release them."""
+"""Leases on matched blocks, in Redis so that whoever removes blocks anywhere spares them."""
 
 import secrets
 from dataclasses import dataclass
+from typing import Any
 
-from redis.asyncio import Redis
+import numpy as np
+import numpy.typing as npt
 from rorqual_runtime.clock import Clock
 
-LEASES_NAME = b"rorqual:v1:leases"
+from rorqual_kvmeta.records import Keys
+from rorqual_kvmeta.redis_clients import RedisClient
+
+LEASES_NAME = b"rorqual:v2:{leases}"
+"""Sorted set of lease ids by expiry. The braces keep it and all leases in one slot of a Cluster."""
+
+U64 = npt.NDArray[np.uint64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,7 +26,7 @@ class Lease:
 
 
 class Leases:
-    """All leases of the fleet, in one sorted set by expiry."""
+    """All leases of the fleet. Of each block a lease names the first half of the key."""
 
     def __init__(self, lease_s: float, clock: Clock) -> None:
         self._lease_s = lease_s
@@ -28,14 +36,38 @@ class Leases:
         """A lease that `add` makes known."""
         return Lease(secrets.token_hex(8), self._clock.now_unix_s() + self._lease_s)
 
-    async def add(self, redis: Redis, lease: Lease) -> None:
-        await redis.zadd(LEASES_NAME, {lease.lease_id: lease.expires_unix_s})
+    async def add(self, redis: RedisClient, lease: Lease, keys: Keys) -> None:
+        """Hold these blocks."""
+        heads = np.ascontiguousarray(keys[:, 0]).tobytes()
+        lifetime_ms = max(1, int(self._lease_s * 1000))
+        async with redis.pipeline(transaction=False) as pipeline:
+            pipeline.set(_name(lease.lease_id), heads, px=lifetime_ms)
+            pipeline.zadd(LEASES_NAME, {lease.lease_id: lease.expires_unix_s})
+            await pipeline.execute()
 
-    async def release(self, redis: Redis, lease_id: str) -> bool:
+    async def release(self, redis: RedisClient, lease_id: str) -> bool:
         """Whether it was there; an unknown one is fine."""
-        return bool(await redis.zrem(LEASES_NAME, lease_id))
+        async with redis.pipeline(transaction=False) as pipeline:
+            pipeline.zrem(LEASES_NAME, lease_id)
+            pipeline.delete(_name(lease_id))
+            was_there, _ = await pipeline.execute()
+        return bool(was_there)
 
-    async def sweep(self, redis: Redis) -> int:
+    async def sweep(self, redis: RedisClient) -> int:
         """Drop the expired ones; how many are left."""
         await redis.zremrangebyscore(LEASES_NAME, "-inf", self._clock.now_unix_s())
         return int(await redis.zcard(LEASES_NAME))
+
+    async def held(self, redis: RedisClient) -> U64:
+        """First halves of the keys of all blocks that somebody holds."""
+        now_unix_s = self._clock.now_unix_s()
+        ids: Any = await redis.zrangebyscore(LEASES_NAME, now_unix_s, "+inf")
+        if not ids:
+            return np.zeros(0, np.uint64)
+        values: Any = await redis.mget([_name(lease_id) for lease_id in ids])
+        heads = b"".join(value for value in values if value and len(value) % 8 == 0)
+        return np.unique(np.frombuffer(heads, "<u8"))
+
+
+def _name(lease_id: str | bytes) -> bytes:
+    return LEASES_NAME + b":" + (lease_id if isinstance(lease_id, bytes) else lease_id.encode())

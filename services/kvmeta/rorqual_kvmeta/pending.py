@@ -1,43 +1,52 @@
 """Registrations that Redis could not take yet."""
 
-from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Sequence
 
-from rorqual_kvmeta.blocks import StoredBlock
+import numpy as np
+from rorqual_policy import KEY_BYTES
+
+from rorqual_kvmeta.records import RECORD, Keys, Records
 
 
-class PendingBlocks:
+class PendingRecords:
     """A bounded buffer, newest kept: a lost registration costs a recomputation, nothing more."""
 
-    def __init__(self, max_blocks: int) -> None:
-        self._max_blocks = max_blocks
-        self._blocks: OrderedDict[tuple[str, bytes], StoredBlock] = OrderedDict()
+    def __init__(self, max_records: int) -> None:
+        self._max_records = max_records
+        self._records: dict[bytes, bytes] = {}
         self.num_dropped = 0
 
     def __len__(self) -> int:
-        return len(self._blocks)
+        return len(self._records)
 
-    def add(self, fingerprint: str, blocks: Iterable[StoredBlock]) -> None:
-        """Keep blocks for later; over the bound the oldest are dropped and counted."""
-        for block in blocks:
-            self._blocks.pop((fingerprint, block.key), None)
-            self._blocks[fingerprint, block.key] = block
-        while len(self._blocks) > self._max_blocks:
-            self._blocks.popitem(last=False)
+    def add(self, records: Records) -> None:
+        """Keep records for later; over the bound the oldest are dropped and counted."""
+        packed = records.tobytes()
+        for start in range(0, len(packed), RECORD.itemsize):
+            record = packed[start : start + RECORD.itemsize]
+            self._records.pop(record[:KEY_BYTES], None)
+            self._records[record[:KEY_BYTES]] = record
+        while len(self._records) > self._max_records:
+            del self._records[next(iter(self._records))]
             self.num_dropped += 1
 
-    def forget(self, fingerprint: str, keys: Iterable[bytes]) -> None:
+    def forget(self, keys: Keys) -> None:
         """These blocks are not there after all."""
-        for key in keys:
-            self._blocks.pop((fingerprint, key), None)
+        packed = np.ascontiguousarray(keys).tobytes()
+        for start in range(0, len(packed), KEY_BYTES):
+            self._records.pop(packed[start : start + KEY_BYTES], None)
 
-    def take(self, max_blocks: int) -> tuple[str, list[StoredBlock]]:
-        """Remove some of the oldest blocks that share a fingerprint; at least one must be there."""
-        first_fingerprint, _ = next(iter(self._blocks))
-        taken: list[StoredBlock] = []
-        while self._blocks and len(taken) < max_blocks:
-            fingerprint, key = next(iter(self._blocks))
-            if fingerprint != first_fingerprint:
-                break
-            taken.append(self._blocks.pop((fingerprint, key)))
-        return first_fingerprint, taken
+    def clear(self, model: int | None, tenant: int | None) -> None:
+        """Nothing of a model, a tenant or both (None = any) is kept."""
+        records = self.take(len(self))
+        stays = np.zeros(len(records), bool)
+        if model is not None:
+            stays |= records["model"] != np.uint64(model)
+        if tenant is not None:
+            stays |= records["tenant"] != np.uint64(tenant)
+        self.add(records[stays])
+
+    def take(self, max_records: int) -> Records:
+        """Remove some of the oldest."""
+        taken: Sequence[bytes] = list(self._records)[:max_records]
+        return np.frombuffer(b"".join(self._records.pop(key) for key in taken), RECORD)

@@ -5,11 +5,10 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
-from redis.asyncio import BlockingConnectionPool, Redis
-from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
-from redis.retry import Retry
 from rorqual_runtime.logs import get_logger
+
+from rorqual_kvmeta.redis_clients import RedisClient, close_client, drop_idle, open_client
 
 log: logging.Logger = get_logger(__name__)
 
@@ -21,21 +20,15 @@ class StoreAway(Exception):
 
 
 class RedisLink:
-    """One pool of connections with a circuit: open after a failure, closed by a good ping."""
+    """One client with a circuit: open after a failure, closed by a good ping."""
 
     def __init__(
         self, url: str, *, timeout_s: float, probe_interval_s: float, max_connections: int
     ) -> None:
+        """Raises: ValueError for a URL of no known form."""
         self._timeout_s = timeout_s
         self._probe_interval_s = probe_interval_s
-        self._pool = BlockingConnectionPool.from_url(
-            url,
-            max_connections=max_connections,
-            timeout=timeout_s,
-            socket_connect_timeout=timeout_s,
-            retry=Retry(NoBackoff(), 0),
-        )
-        self._redis: Redis = Redis(connection_pool=self._pool)
+        self._redis = open_client(url, timeout_s=timeout_s, max_connections=max_connections)
         self._broken = asyncio.Event()
         self._broken.set()
 
@@ -45,7 +38,7 @@ class RedisLink:
         return not self._broken.is_set()
 
     async def call(
-        self, operation: Callable[[Redis], Awaitable[T]], *, timeout_s: float | None = None
+        self, operation: Callable[[RedisClient], Awaitable[T]], *, timeout_s: float | None = None
     ) -> T:
         """The operation's result. Raises: StoreAway, at once while Redis is known to be away."""
         if not self.is_up:
@@ -72,9 +65,9 @@ class RedisLink:
                 await asyncio.sleep(self._probe_interval_s)
 
     async def aclose(self) -> None:
-        await self._pool.disconnect()
+        await close_client(self._redis)
 
-    async def _try(self, operation: Callable[[Redis], Awaitable[T]], timeout_s: float) -> T:
+    async def _try(self, operation: Callable[[RedisClient], Awaitable[T]], timeout_s: float) -> T:
         try:
             async with asyncio.timeout(timeout_s):
                 return await operation(self._redis)
@@ -84,11 +77,11 @@ class RedisLink:
 
     async def _break(self, error: Exception) -> None:
         if self.is_up:
-            log.warning("redis is away", extra={"reason": type(error).__name__})
+            extra = {"reason": type(error).__name__, "error": str(error)[:200]}
+            log.warning("redis is away", extra=extra)
         self._broken.set()
-        # Idle connections are as dead as the one that failed.
-        await self._pool.disconnect(inuse_connections=False)
+        await drop_idle(self._redis)
 
 
-async def _ping(redis: Redis) -> None:
+async def _ping(redis: RedisClient) -> None:
     await redis.execute_command("PING")  # type: ignore[no-untyped-call]

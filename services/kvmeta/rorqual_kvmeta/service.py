@@ -1,67 +1,119 @@
 """Handlers of kvmeta: which prefix blocks exist. A hint, never a proof."""
 
 import asyncio
+from collections.abc import Sequence
+from functools import partial
 
 from opentelemetry import trace
 from rorqual_runtime import subjects
 from rorqual_runtime.bus import MessageContext
+from rorqual_runtime.errors import Unavailable
 from rorqual_runtime.logs import get_logger
 from rorqual_runtime.service import ServiceContext
 
-from rorqual_kvmeta.blocks import (
-    NO_BLOCKS,
-    STORE_AWAY,
-    BlockMatch,
-    Lifetimes,
-    StoredBlock,
-)
+from rorqual_kvmeta import truth
+from rorqual_kvmeta.contents import FirstBlocks
 from rorqual_kvmeta.convert import (
+    BlockEvents,
+    ClearBlocksReply,
+    ClearBlocksRequest,
     ForgetBlocksRequest,
+    IndexFacts,
     LoadReport,
     MatchReply,
     MatchRequest,
     RegisterBlocksReply,
     RegisterBlocksRequest,
     ReleaseLeaseRequest,
+    asked_keys,
     blocks_from_wire,
+    clear_from_wire,
+    cleared_to_wire,
+    contents_from_wire,
+    fill_load,
     fingerprint_from_wire,
     forget_from_wire,
-    keys_from_wire,
     match_to_wire,
     registered_to_wire,
 )
-from rorqual_kvmeta.index import BlockIndex, Records
+from rorqual_kvmeta.counts import MatchCounts
+from rorqual_kvmeta.events import EventPublisher, PeerProgress
+from rorqual_kvmeta.index import STORE_AWAY, BlockIndex, IndexMatch
 from rorqual_kvmeta.leases import Lease, Leases
-from rorqual_kvmeta.pending import PendingBlocks
+from rorqual_kvmeta.mirror import IndexMirror
+from rorqual_kvmeta.records import (
+    Keys,
+    State,
+    StoredBlock,
+    from_events,
+    keys_of,
+    records_of,
+    state_after,
+    tag,
+)
 from rorqual_kvmeta.redis_link import RedisLink, StoreAway
 from rorqual_kvmeta.settings import KvmetaSettings
+from rorqual_kvmeta.upkeep import Upkeep
 
 QUEUE = "q"
-FLUSH_BLOCKS = 1024
-"""Registrations handed to Redis at a time after it came back."""
+FIRST_READ, MAX_READ = 64, 1024
+"""Blocks of a prompt asked of Redis at first and at most, while the index is not loaded."""
 
 log = get_logger(__name__)
 
 
 class KvmetaService:
-    """Matches, registrations and leases; Redis holds all state but late registrations."""
+    """Matches from the local index; all changes go to Redis, to the index, and to all instances."""
 
     def __init__(self, ctx: ServiceContext, link: RedisLink, settings: KvmetaSettings) -> None:
         self._ctx = ctx
+        self._clock = ctx.clock
         self._link = link
         self._settings = settings
-        self._index = BlockIndex(_lifetimes(settings), ctx.clock)
+        self._lifetimes = settings.lifetimes()
+        self.index = BlockIndex()
+        self.mirror = IndexMirror(
+            self.index,
+            link,
+            ctx.clock,
+            timeout_s=settings.redis_write_timeout_s,
+            memory_s=settings.expired_memory_s,
+            pause_s=settings.resync_pause_s,
+            max_pending=settings.max_pending_blocks,
+        )
         self._leases = Leases(settings.lease_s, ctx.clock)
-        self._num_leases = 0
+        self.upkeep = Upkeep(
+            ctx.instance_id,
+            self.index,
+            link,
+            self._leases,
+            ctx.clock,
+            self._forget,
+            settings.upkeep_params(),
+        )
+        self._events = EventPublisher(ctx, settings.heartbeat_s)
+        self._peers = PeerProgress()
+        self._first_blocks = FirstBlocks(settings.max_first_blocks)
+        self.counts = MatchCounts()
         self._num_active = 0
-        self.pending = PendingBlocks(settings.max_pending_blocks)
+
+    @property
+    def link_is_up(self) -> bool:
+        """Whether Redis answered when it was last asked."""
+        return self._link.is_up
 
     async def start(self) -> None:
-        """Serve, with Redis or without: until it is there, nothing matches."""
+        """Serve, with Redis or without, while the index is being loaded."""
         ctx, bus = self._ctx, self._ctx.bus
+        await bus.subscribe(subjects.kvmeta_events(), BlockEvents, self.on_events)
+        bus.connection.on_reconnect(self._on_reconnect)
         await self._link.connect()
-        ctx.track(self._link.keep_up(self._flush))
-        ctx.track(self._sweep())
+        self.mirror.request("start")
+        ctx.track(self.mirror.run())
+        ctx.track(self._link.keep_up(self._on_redis_return))
+        ctx.track(self._events.beat_forever())
+        ctx.track(self._tend_forever())
+        ctx.track(self._sweep_forever())
         ctx.report_load(self._fill_load)
         await bus.subscribe(
             subjects.kvmeta_forget(), ForgetBlocksRequest, self.on_forget, queue=QUEUE
@@ -77,6 +129,13 @@ class KvmetaService:
             name="register",
         )
         await bus.serve(
+            subjects.kvmeta_clear(),
+            ClearBlocksRequest,
+            ClearBlocksReply,
+            self.on_clear,
+            name="clear",
+        )
+        await bus.serve(
             subjects.kvmeta_match(), MatchRequest, MatchReply, self.on_match, name="match"
         )
         ctx.mark_ready()
@@ -87,10 +146,12 @@ class KvmetaService:
 
     async def on_match(self, request: MatchRequest, _context: MessageContext) -> MatchReply:
         fingerprint = fingerprint_from_wire(request.model_fingerprint)
-        keys = keys_from_wire(request.block_keys, "block_keys")
-        match, lease = NO_BLOCKS, None
-        if keys:
-            match, lease = await self._match(fingerprint, keys)
+        keys = asked_keys(request)
+        self._num_active += 1
+        try:
+            match = await self._match(tag(fingerprint), keys, exact_only=request.exact_only)
+        finally:
+            self._num_active -= 1
         trace.get_current_span().set_attributes(
             {
                 "rorqual.num_blocks": len(keys),
@@ -98,6 +159,8 @@ class KvmetaService:
                 "rorqual.miss_reason": match.miss_reason,
             }
         )
+        lease = self._leases.new() if match.num_blocks else None
+        self._ctx.track(self._note_match(keys, match, lease, request.content_key))
         if lease is None:
             return match_to_wire(match, "", 0.0)
         return match_to_wire(match, lease.lease_id, lease.expires_unix_s)
@@ -110,27 +173,29 @@ class KvmetaService:
         blocks = blocks_from_wire(request)
         if not blocks:
             return registered_to_wire(0)
+        now_unix_s = self._clock.now_unix_s()
+        records = self.index.merged(
+            records_of(fingerprint, blocks, self._lifetimes, now_unix_s), now_unix_s
+        )
+        self.mirror.apply(records)
+        num_registered = len(blocks)
         try:
-            num_registered = await self._register(fingerprint, blocks)
+            await self.mirror.write(records)
         except StoreAway:
-            self.pending.add(fingerprint, blocks)
+            self.mirror.pending.add(records)
             num_registered = 0
+        contents = _contents(blocks)
+        for content_key, first_key in contents:
+            self._first_blocks.note(content_key, first_key)
+        await self._events.publish(records, contents)
         return registered_to_wire(num_registered)
 
     async def on_forget(self, request: ForgetBlocksRequest, _context: MessageContext) -> None:
-        fingerprint, keys = forget_from_wire(request)
-        self.pending.forget(fingerprint, keys)
-        if not keys:
-            return
-        try:
-            num_forgotten = await self._link.call(
-                lambda redis: self._index.forget(redis, fingerprint, keys),
-                timeout_s=self._settings.redis_write_timeout_s,
-            )
-        except StoreAway:
-            return  # The next reader finds them missing again.
-        extra = {"num_blocks": num_forgotten, "reason": request.reason}
-        log.info("blocks forgotten", extra=extra)
+        keys = forget_from_wire(request)
+        if len(keys):
+            num_forgotten = await self._forget(keys, state_after(request.reason))
+            extra = {"num_blocks": num_forgotten, "reason": request.reason}
+            log.info("blocks forgotten", extra=extra)
 
     async def on_release(self, request: ReleaseLeaseRequest, _context: MessageContext) -> None:
         try:
@@ -138,68 +203,153 @@ class KvmetaService:
         except StoreAway:
             return  # It expires.
 
-    async def _match(self, fingerprint: str, keys: list[bytes]) -> tuple[BlockMatch, Lease | None]:
-        self._num_active += 1
+    async def on_clear(
+        self, request: ClearBlocksRequest, _context: MessageContext
+    ) -> ClearBlocksReply:
+        """Raises: Unavailable when Redis is away: then it would all come back."""
+        model, tenant = clear_from_wire(request)
         try:
-            match, touched = await self._link.call(
-                lambda redis: self._index.match(redis, fingerprint, keys)
-            )
-        except StoreAway:
-            return STORE_AWAY, None
-        finally:
-            self._num_active -= 1
-        if not match.num_blocks:
-            return match, None
-        lease = self._leases.new()
-        self._ctx.track(self._note_use(touched, lease))
-        return match, lease
+            num_cleared = await self.mirror.clear(model, tenant)
+        except StoreAway as error:
+            raise Unavailable("redis is away") from error
+        self.index.clear(model, tenant)
+        await self._events.publish_clear(request)
+        log.warning("blocks cleared", extra={"num_blocks": num_cleared})
+        return cleared_to_wire(num_cleared)
 
-    async def _note_use(self, touched: Records, lease: Lease) -> None:
-        """Lifetimes and lease, after the answer: both outlast the few milliseconds by far."""
+    async def on_events(self, message: BlockEvents, _context: MessageContext) -> None:
+        """What another instance has changed."""
+        if message.publisher_id == self._ctx.instance_id:
+            return
+        now_s = self._clock.monotonic_s()
+        if not self._peers.observe(message.publisher_id, message.incarnation, message.seq, now_s):
+            self.mirror.request("events were missed")
+        if message.records:
+            self.mirror.apply(from_events(message.records))
+        for content_key, first_key in contents_from_wire(message):
+            self._first_blocks.note(content_key, first_key)
+        if message.HasField("clear"):
+            model, tenant = clear_from_wire(message.clear)
+            self.mirror.pending.clear(model, tenant)
+            self.index.clear(model, tenant)
+
+    async def _match(self, model: int, keys: Keys, *, exact_only: bool) -> IndexMatch:
+        look = partial(self.index.match, model, keys, exact_only=exact_only)
+        match = look(self._clock.now_unix_s())
+        size = FIRST_READ
         try:
-            await self._link.call(lambda redis: self._leases.add(redis, lease))
-            if touched:
-                await self._link.call(
-                    lambda redis: self._index.write(redis, touched, only_existing=True),
-                    timeout_s=self._settings.redis_write_timeout_s,
-                )
+            while not self.mirror.is_loaded and match.num_blocks < min(len(keys), MAX_READ):
+                start = match.num_blocks
+                await self.mirror.read(keys[start : start + size])
+                match, size = look(self._clock.now_unix_s()), size * 4
+                if match.num_blocks < min(start + size // 4, len(keys)):
+                    break
+        except StoreAway:
+            return match if match.num_blocks else STORE_AWAY
+        return match
+
+    async def _note_match(
+        self, keys: Keys, match: IndexMatch, lease: Lease | None, content_key: bytes
+    ) -> None:
+        """Counts, lifetimes and lease, after the answer: so they tell nobody anything, and both
+        outlast the few milliseconds by far."""
+        self.counts.note(len(keys), match.num_blocks, self._reason(keys, match, content_key))
+        if lease is None:
+            return
+        matched = keys[: match.num_blocks]
+        touched = self.index.touch(matched, self._clock.now_unix_s(), self._settings.touch_share)
+        self.mirror.note(touched)
+        try:
+            await self._link.call(lambda redis: self._leases.add(redis, lease, matched))
+            await self.mirror.write(touched, only_live=True)
         except StoreAway:
             return
+        if len(touched):
+            await self._events.publish(touched)
 
-    async def _register(self, fingerprint: str, blocks: list[StoredBlock]) -> int:
-        return await self._link.call(
-            lambda redis: self._index.register(redis, fingerprint, blocks),
-            timeout_s=self._settings.redis_write_timeout_s,
-        )
+    def _reason(self, keys: Keys, match: IndexMatch, content_key: bytes) -> str:
+        """For operators: also tells a prompt that begins like one of another namespace."""
+        if match.num_blocks or match.miss_reason != "never_stored" or not content_key:
+            return match.miss_reason
+        first_key = keys[0].tobytes()
+        other = self._first_blocks.elsewhere(content_key, first_key)
+        if other is None or not self.index.is_live(keys_of([other]), self._clock.now_unix_s()):
+            return match.miss_reason
+        return "namespace"
+
+    async def _forget(self, keys: Keys, state: State) -> int:
+        """Blocks are gone everywhere; how many were live. While Redis is away it will bring them
+        back, and the next reader finds them missing again."""
+        now_unix_s = self._clock.now_unix_s()
+        self.mirror.pending.forget(keys)
+        gone = self.index.forget(keys, state, now_unix_s)
+        self.mirror.apply(gone)
+        try:
+            num_live = await self._link.call(
+                partial(truth.forget, keys=keys, state=state, now_unix_s=now_unix_s),
+                timeout_s=self._settings.redis_write_timeout_s,
+            )
+        except StoreAway:
+            num_live = len(gone)
+        if len(gone):
+            await self._events.publish(gone)
+        return num_live
 
     async def _flush(self) -> None:
         """Hand late registrations to Redis until none is left or it is away again."""
-        while len(self.pending):
-            fingerprint, blocks = self.pending.take(FLUSH_BLOCKS)
-            try:
-                await self._register(fingerprint, blocks)
-            except StoreAway:
-                self.pending.add(fingerprint, blocks)
-                return
+        try:
+            records = await self.mirror.flush()
+        except StoreAway:
+            return
+        if len(records):
+            self.mirror.apply(records)
+            await self._events.publish(records)
 
-    async def _sweep(self) -> None:
+    async def _on_redis_return(self) -> None:
+        await self._flush()
+        self.mirror.request("redis is back")
+
+    async def _on_reconnect(self) -> None:
+        self.mirror.request("the bus was away")
+
+    async def _tend_forever(self) -> None:
         while True:
+            oldest_s = self._clock.monotonic_s() - self._settings.silent_s
+            if silent := self._peers.drop_silent(oldest_s):
+                self.mirror.request(f"{silent[0]} is silent")
             try:
-                self._num_leases = await self._link.call(self._leases.sweep)
+                await self.upkeep.tend()
                 await self._flush()
             except StoreAway:
-                self._num_leases = 0
+                self.upkeep.num_leases = 0
+            await asyncio.sleep(self._settings.tend_interval_s)
+
+    async def _sweep_forever(self) -> None:
+        while True:
             await asyncio.sleep(self._settings.sweep_interval_s)
+            try:
+                await self.upkeep.sweep()
+            except StoreAway:
+                continue
 
     def _fill_load(self, report: LoadReport) -> None:
-        report.num_active_requests = self._num_active
-        report.num_held_leases = self._num_leases
+        fill_load(
+            report,
+            IndexFacts(
+                num_active=self._num_active,
+                num_leases=self.upkeep.num_leases,
+                num_blocks=self.index.num_live,
+                index_bytes=self.index.num_bytes,
+                is_loaded=self.mirror.is_loaded,
+                num_resyncs=self.mirror.num_resyncs,
+                num_pending=len(self.mirror.pending),
+                num_quota_evicted=self.upkeep.num_quota_evicted,
+                num_asked=self.counts.num_asked,
+                num_matched=self.counts.num_matched,
+                misses=self.counts.misses,
+            ),
+        )
 
 
-def _lifetimes(settings: KvmetaSettings) -> Lifetimes:
-    return Lifetimes(
-        chat_s=settings.chat_lifetime_s,
-        agent_s=settings.agent_lifetime_s,
-        expired_memory_s=settings.expired_memory_s,
-        touch_share=settings.touch_share,
-    )
+def _contents(blocks: Sequence[StoredBlock]) -> list[tuple[bytes, bytes]]:
+    return [(block.content_key, block.key) for block in blocks if block.content_key]

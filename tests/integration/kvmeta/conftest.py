@@ -1,6 +1,9 @@
 """A kvmeta in this process on real NATS and Redis."""
 
+import asyncio
 import contextlib
+import inspect
+import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 
@@ -11,6 +14,7 @@ from rorqual_kvmeta.settings import KvmetaSettings
 from rorqual_proto.v1 import generation_pb2, kvmeta_pb2
 from rorqual_runtime import subjects
 from rorqual_runtime.bus import Bus
+from rorqual_runtime.clock import ManualClock
 from rorqual_runtime.service import open_service
 from rorqual_runtime.settings import RuntimeSettings
 
@@ -18,11 +22,22 @@ CHAT = generation_pb2.TRAFFIC_CLASS_CHAT
 AGENT = generation_pb2.TRAFFIC_CLASS_AGENT
 
 
+async def eventually(condition, timeout_s: float = 20.0) -> None:
+    """Return once a plain or awaitable condition holds. Raises: AssertionError."""
+    until_s = time.monotonic() + timeout_s
+    while True:
+        holds = condition()
+        if await holds if inspect.isawaitable(holds) else holds:
+            return
+        assert time.monotonic() < until_s, "the condition never held"
+        await asyncio.sleep(0.02)
+
+
 @contextlib.asynccontextmanager
 async def running_kvmeta(
-    settings: RuntimeSettings, redis_url: str, **fields
+    settings: RuntimeSettings, redis_url: str, *, clock: ManualClock | None = None, **fields
 ) -> AsyncIterator[KvmetaService]:
-    """A kvmeta that serves until the block ends."""
+    """A kvmeta that serves until the block ends, by its own clock if one is given."""
     chosen = KvmetaSettings(**fields)
     link = RedisLink(
         redis_url,
@@ -31,8 +46,10 @@ async def running_kvmeta(
         max_connections=chosen.redis_connections,
     )
     async with contextlib.aclosing(link), open_service("kvmeta", settings) as ctx:
+        ctx.clock = clock or ctx.clock
         service = KvmetaService(ctx, link, chosen)
         await service.start()
+        await eventually(lambda: service.mirror.is_loaded or not link.is_up)
         yield service
 
 
@@ -42,21 +59,29 @@ class Client:
 
     bus: Bus
 
-    async def match(self, keys, fingerprint="model") -> kvmeta_pb2.Match:
+    async def match(self, keys, fingerprint="model", **fields) -> kvmeta_pb2.Match:
         request = kvmeta_pb2.MatchRequest(
-            request_id="r", model_fingerprint=fingerprint, block_keys=keys
+            request_id="r",
+            model_fingerprint=fingerprint,
+            packed_block_keys=b"".join(keys),
+            **fields,
         )
         reply = await self.bus.request(
             subjects.kvmeta_match(), request, kvmeta_pb2.MatchReply, timeout_s=3.0
         )
         return reply.match
 
-    async def register(self, keys, fingerprint="model", traffic_class=CHAT) -> int:
+    async def register(self, keys, fingerprint="model", traffic_class=CHAT, **fields) -> int:
         blocks = [
             kvmeta_pb2.BlockRecord(
-                key=key, size_bytes=1 << 20, traffic_class=traffic_class, store="local"
+                key=key,
+                size_bytes=1 << 20,
+                traffic_class=traffic_class,
+                store="local",
+                position=position,
+                **fields,
             )
-            for key in keys
+            for position, key in enumerate(keys)
         ]
         request = kvmeta_pb2.RegisterBlocksRequest(model_fingerprint=fingerprint, blocks=blocks)
         reply = await self.bus.request(
@@ -64,11 +89,20 @@ class Client:
         )
         return reply.num_registered
 
-    async def forget(self, keys, fingerprint="model") -> None:
+    async def forget(self, keys, fingerprint="model", reason="missing") -> None:
         request = kvmeta_pb2.ForgetBlocksRequest(
-            model_fingerprint=fingerprint, keys=keys, reason="missing"
+            model_fingerprint=fingerprint, keys=keys, reason=reason
         )
         await self.bus.publish(subjects.kvmeta_forget(), request)
+
+    async def clear(self, **fields) -> int:
+        reply = await self.bus.request(
+            subjects.kvmeta_clear(),
+            kvmeta_pb2.ClearBlocksRequest(**fields),
+            kvmeta_pb2.ClearBlocksReply,
+            timeout_s=10.0,
+        )
+        return reply.num_cleared
 
     async def release(self, lease_id: str) -> None:
         request = kvmeta_pb2.ReleaseLeaseRequest(lease_id=lease_id)

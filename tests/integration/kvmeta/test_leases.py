@@ -1,14 +1,13 @@
-"""Leases end by release or by themselves."""
-
-import asyncio
+"""Leases end by release or by themselves, and spare their blocks from whoever cleans up."""
 
 from redis.asyncio import Redis
 from rorqual_kvmeta.leases import LEASES_NAME
 from rorqual_policy import block_keys
+from rorqual_runtime.clock import ManualClock
 
-from .conftest import running_kvmeta
+from .conftest import eventually, running_kvmeta
 
-KEYS = block_keys(range(128), fingerprint="model", namespace="n")
+KEYS = block_keys(range(3 * 128), fingerprint="model", namespace="n")
 
 
 async def num_leases(url):
@@ -16,26 +15,45 @@ async def num_leases(url):
         return await redis.zcard(LEASES_NAME)
 
 
+def leases_are(url, count):
+    async def holds():
+        return await num_leases(url) == count
+
+    return eventually(holds)
+
+
 async def test_a_match_holds_a_lease_until_released(runtime_settings, redis_server, client):
     async with running_kvmeta(runtime_settings, redis_server.url):
         assert (await client.match(KEYS)).lease_id == ""
         await client.register(KEYS)
         first, second = await client.match(KEYS), await client.match(KEYS)
-        await asyncio.sleep(0.05)
         assert first.lease_id != second.lease_id
-        assert await num_leases(redis_server.url) == 2
+        await leases_are(redis_server.url, 2)
         await client.release(first.lease_id)
         await client.release("unknown")
-        await asyncio.sleep(0.05)
-        assert await num_leases(redis_server.url) == 1
+        await leases_are(redis_server.url, 1)
 
 
 async def test_a_lease_that_nobody_releases_is_swept(runtime_settings, redis_server, client):
-    quick = {"lease_s": 0.2, "sweep_interval_s": 0.1}
-    async with running_kvmeta(runtime_settings, redis_server.url, **quick):
+    clock = ManualClock()
+    quick = {"lease_s": 20.0, "tend_interval_s": 0.1}
+    async with running_kvmeta(runtime_settings, redis_server.url, clock=clock, **quick):
         await client.register(KEYS)
         await client.match(KEYS)
-        await asyncio.sleep(0.05)
-        assert await num_leases(redis_server.url) == 1
-        await asyncio.sleep(0.5)
-        assert await num_leases(redis_server.url) == 0
+        await leases_are(redis_server.url, 1)
+        await clock.advance(30)
+        await leases_are(redis_server.url, 0)
+
+
+async def test_leased_blocks_are_spared_by_another_instance(runtime_settings, redis_server, client):
+    limits = {"quota_bytes": 2 << 20, "tend_interval_s": 0.1}
+    others = block_keys(range(128), fingerprint="model", namespace="m")
+    async with running_kvmeta(runtime_settings, redis_server.url) as plain:
+        await client.register(KEYS[:1], tenant="t")
+        lease = await client.match(KEYS[:1])
+        await leases_are(redis_server.url, 1)
+        await client.register([*KEYS[1:], *others], tenant="t")
+        async with running_kvmeta(runtime_settings, redis_server.url, **limits) as strict:
+            await eventually(lambda: strict.index.num_live < 4 and plain.index.num_live < 4)
+            assert (await client.match(KEYS)).num_matched_blocks >= 1
+            await client.release(lease.lease_id)

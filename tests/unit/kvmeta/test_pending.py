@@ -1,33 +1,34 @@
 """Late registrations are bounded, deduplicated, and come out oldest first."""
 
-from rorqual_kvmeta.blocks import StoredBlock
-from rorqual_kvmeta.pending import PendingBlocks
+from rorqual_kvmeta.pending import PendingRecords
+from rorqual_kvmeta.records import record_keys
 
-
-def block(number):
-    return StoredBlock(bytes([number]) * 16, 1, True, "local")
+from .blocks import records
 
 
 def test_the_oldest_go_first_over_the_bound():
-    pending = PendingBlocks(2)
-    pending.add("m", [block(1), block(2), block(3)])
+    pending = PendingRecords(2)
+    pending.add(records([1, 2, 3]))
     assert (len(pending), pending.num_dropped) == (2, 1)
-    assert pending.take(10) == ("m", [block(2), block(3)])
+    assert (pending.take(1) == records([2])).all()
+    assert (pending.take(10) == records([3])).all()
     assert len(pending) == 0
 
 
-def test_one_batch_is_of_one_model():
-    pending = PendingBlocks(10)
-    pending.add("m1", [block(1)])
-    pending.add("m2", [block(1), block(2)])
-    assert pending.take(10) == ("m1", [block(1)])
-    assert pending.take(1) == ("m2", [block(1)])
-    assert pending.take(1) == ("m2", [block(2)])
-
-
 def test_repeated_and_forgotten_blocks():
-    pending = PendingBlocks(10)
-    pending.add("m", [block(1), block(2)])
-    pending.add("m", [block(1)])
-    pending.forget("m", [block(2).key, block(9).key])
-    assert pending.take(10) == ("m", [block(1)])
+    pending = PendingRecords(10)
+    pending.add(records([1, 2]))
+    pending.add(records([1], lifetime=5))
+    pending.forget(record_keys(records([2, 9])))
+    assert (pending.take(10) == records([1], lifetime=5)).all()
+
+
+def test_what_is_cleared_does_not_come_back():
+    pending = PendingRecords(10)
+    pending.add(records([1], model=1, tenant=1))
+    pending.add(records([2], model=1, tenant=2))
+    pending.add(records([3], model=2, tenant=2))
+    pending.clear(1, 2)
+    assert len(pending) == 2
+    pending.clear(None, None)
+    assert len(pending) == 0

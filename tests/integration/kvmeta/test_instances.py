@@ -1,0 +1,94 @@
+"""All instances say the same: by events, by reading Redis at the start, and again after a gap."""
+
+from rorqual_policy import block_keys
+from rorqual_proto.v1 import kvmeta_pb2
+from rorqual_runtime import subjects
+from rorqual_runtime.errors import ServingError
+
+from .conftest import eventually, running_kvmeta
+
+KEYS = block_keys(range(4 * 128), fingerprint="model", namespace="n")
+
+
+async def test_a_change_at_one_is_known_at_the_other(runtime_settings, redis_server, client):
+    url = redis_server.url
+    async with (
+        running_kvmeta(runtime_settings, url) as first,
+        running_kvmeta(runtime_settings, url) as second,
+    ):
+        await client.register(KEYS)
+        await eventually(lambda: first.index.num_live == second.index.num_live == 4)
+        await client.forget(KEYS[:1])
+        await eventually(lambda: first.index.num_live == second.index.num_live == 3)
+        await client.clear()
+        await eventually(lambda: len(first.index) == len(second.index) == 0)
+
+
+async def test_a_new_instance_reads_what_redis_knows(runtime_settings, redis_server, client):
+    async with running_kvmeta(runtime_settings, redis_server.url):
+        await client.register(KEYS)
+    async with running_kvmeta(runtime_settings, redis_server.url) as kvmeta:
+        assert kvmeta.index.num_live == 4
+        assert (await client.match(KEYS)).num_matched_blocks == 4
+
+
+async def test_an_index_that_is_not_loaded_yet_asks_redis(runtime_settings, redis_server, client):
+    async with running_kvmeta(runtime_settings, redis_server.url):
+        await client.register(KEYS)
+    async with running_kvmeta(runtime_settings, redis_server.url) as kvmeta:
+        kvmeta.mirror.is_loaded = False
+        kvmeta.index.clear(None, None)
+        assert (await client.match(KEYS)).num_matched_blocks == 4
+
+
+async def test_a_gap_in_events_is_made_up_for(runtime_settings, redis_server, client):
+    url = redis_server.url
+    async with running_kvmeta(runtime_settings, url) as kvmeta:
+
+        async def tell(seq, records=b""):
+            message = kvmeta_pb2.BlockEvents(
+                publisher_id="other", incarnation=1, seq=seq, records=records
+            )
+            await client.bus.publish(subjects.kvmeta_events(), message)
+
+        await client.register(KEYS)
+        kvmeta.index.clear(None, None)  # as if it had never heard of them
+        before = kvmeta.mirror.num_resyncs
+        await tell(1)
+        await tell(2)
+        await tell(4)
+        await eventually(lambda: kvmeta.mirror.num_resyncs > before)
+        assert (await client.match(KEYS)).num_matched_blocks == 4
+        await tell(5, b"torn")
+        await eventually(lambda: kvmeta.index.num_live == 4)
+
+
+async def test_tenants_with_one_prompt_share_nothing_and_learn_nothing(
+    runtime_settings, redis_server, client
+):
+    def keys(namespace):
+        return block_keys(range(4 * 128), fingerprint="model", namespace=namespace)
+
+    content = b"c" * 16
+    async with running_kvmeta(runtime_settings, redis_server.url) as kvmeta:
+        unasked = await client.match(keys("b"), content_key=b"d" * 16)
+        await client.register(keys("a"), tenant="a", content_key=content)
+        answer = await client.match(keys("b"), content_key=content)
+        assert answer == unasked
+        assert (answer.num_matched_blocks, answer.miss_reason) == (0, "never_stored")
+        await eventually(lambda: kvmeta.counts.misses["namespace"] == 1)
+        assert kvmeta.counts.misses["never_stored"] == 1
+        assert (await client.match(keys("a"), content_key=content)).num_matched_blocks == 4
+
+
+async def test_clearing_needs_redis(runtime_settings, redis_server, client):
+    async with running_kvmeta(runtime_settings, redis_server.url):
+        await client.register(KEYS)
+        await redis_server.kill()
+        try:
+            await client.clear()
+        except ServingError as error:
+            assert error.retryable
+        else:
+            raise AssertionError("cleared without redis: it would all come back")
+        assert (await client.match(KEYS)).num_matched_blocks == 4
