@@ -18,13 +18,13 @@ from rorqual_engine.device import configure_threads
 configure_threads(1)
 
 import torch  # noqa: E402
-from rorqual_engine.kernels.triton import choice  # noqa: E402
+from rorqual_engine.kernels.triton import choice, index  # noqa: E402
 
 from tests.support.kernel_cases import CASES, Kernels  # noqa: E402
 
 
 def main(names: list[str]) -> None:
-    choice._BLOCK = 64  # so that small vocabularies have several blocks
+    choice._BLOCK = index._BLOCK = 64  # so that small rows have several blocks
     results = {}
     for name, function in CASES.items():
         if names and name not in names:

@@ -16,7 +16,6 @@ from rorqual_engine.kernels.registry import KernelChoice, find_kernel
 from rorqual_engine.ref.choice import RowChoices
 from rorqual_engine.ref.noise import ACCEPT, uniforms
 from rorqual_engine.ref.places import RowPlaces
-from rorqual_engine.ref.sparse_attention import part_of
 from rorqual_engine.sampling import SamplingState, sample
 from rorqual_engine.sampling import uniforms as host_uniforms
 
@@ -112,7 +111,7 @@ def entries_are_read_where_pages_say(kernels: Kernels) -> None:
         numbers = torch.stack([torch.arange(19)] * 6).to(kernels.device)
         numbers = torch.where(numbers < last[:, None], numbers, -1).flip(1)
         for wanted in (numbers, numbers.int(), numbers[:, :0], numbers[:0]):
-            rows = part_of(places, slice(0, len(wanted)))
+            rows = places.part(slice(0, len(wanted)))
             found = kernels("gather_entries")(entries, wanted, rows)
             check_equal(found, kernels.twin("gather_entries")(entries, wanted, rows))
 
@@ -223,7 +222,7 @@ def attention_never_reads_what_is_not_visible(kernels: Kernels) -> None:
     chosen[:] = -1
     found = kernels("attend_entries")(query, fresh, ring, entries, chosen, *rest, window=9)
     assert found.isfinite().all()
-    one = part_of(places, slice(0, 1))
+    one = places.part(slice(0, 1))
     later = torch.cat([fresh[:1], torch.full_like(fresh[1:], NAN)])
     again = kernels("attend_entries")(
         query[:1], later, ring, entries, chosen[:1], *rest[:3], one, window=9
@@ -235,7 +234,7 @@ def attention_never_reads_what_is_not_visible(kernels: Kernels) -> None:
 def attention_of_no_rows_is_empty(kernels: Kernels) -> None:
     places = kernels.places([(3, 1)])
     query, fresh, ring, entries, chosen, sinks, cos, sin, _ = _attention(kernels, places)
-    none = part_of(places, slice(0, 0))
+    none = places.part(slice(0, 0))
     given = (query[:0], fresh[:0], ring, entries, chosen[:0], sinks, cos[:0], sin[:0], none)
     assert kernels("attend_entries")(*given, window=4).shape == (0, 5, 24)
 
@@ -250,7 +249,7 @@ def rows_of_drafts_equal_rows_one_by_one(kernels: Kernels) -> None:
     for row in range(2, 6):
         one = slice(row, row + 1)
         step = replace(
-            part_of(places, one),
+            places.part(one),
             first_rows=torch.zeros_like(places.first_rows),
             starts=torch.full_like(places.starts, 13 + row - 2),
         )

@@ -19,6 +19,7 @@ from rorqual_engine.kernels.compiling import compile_function
 from rorqual_engine.kernels.registry import find_kernel
 from rorqual_engine.logit_rules import LogitEditor
 from rorqual_engine.ref.choice import RowChoices
+from rorqual_engine.ref.precision import has_fp64
 
 FloatArray = npt.NDArray[np.float32]
 UIntArray = npt.NDArray[np.uint64]
@@ -134,9 +135,11 @@ def _choose(
     logits: torch.Tensor, states: Sequence[SamplingState], bitmask: torch.Tensor | None
 ) -> npt.NDArray[np.int64]:
     if logits.device.type != "cpu":
-        return _choose_on_device(logits, states, bitmask)
+        if has_fp64(logits.device):
+            return _choose_on_device(logits, states, bitmask)
+        logits, bitmask = logits.cpu(), None if bitmask is None else bitmask.cpu()
     allowed = logits if bitmask is None else _mask(logits, bitmask)
-    ids: npt.NDArray[np.int64] = allowed.argmax(dim=-1).cpu().numpy()
+    ids: npt.NDArray[np.int64] = allowed.argmax(dim=-1).numpy()
     drawing = [row for row, state in enumerate(states) if state.temperature > 0]
     if drawing:
         ids[drawing] = _draw(allowed[drawing], [states[row] for row in drawing])

@@ -16,7 +16,7 @@ import importlib
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, wraps
 from importlib.util import find_spec
 from typing import Any
 
@@ -131,4 +131,17 @@ def _load(op: str, name: str) -> Kernel:
         "triton": f"rorqual_engine.kernels.triton.{TOPICS[op]}",
     }[name]
     kernel: Kernel = getattr(importlib.import_module(module), op)
-    return kernel
+    return _where_its_tensors_are(kernel) if name == "triton" else kernel
+
+
+def _where_its_tensors_are(kernel: Kernel) -> Kernel:
+    """Triton launches on the thread's current device, wherever the tensors are."""
+
+    @wraps(kernel)
+    def launch(first: torch.Tensor, *others: Any, **options: Any) -> Any:
+        if not first.is_cuda:
+            return kernel(first, *others, **options)
+        with torch.cuda.device(first.device):
+            return kernel(first, *others, **options)
+
+    return launch

@@ -30,12 +30,18 @@ class Linear:
         self._product = (_packed if is_packable else _plain)(weight, bias)
 
     def __call__(self, rows: torch.Tensor) -> torch.Tensor:
-        if len(rows) == 1:
-            return self._product(rows.expand(2, -1))[:1]
-        if len(rows) <= LINEAR_ROWS:
-            return self._product(rows)
-        parts = [rows[at : at + LINEAR_ROWS] for at in range(0, len(rows), LINEAR_ROWS)]
-        return torch.cat([self(part) for part in parts])
+        return by_rows(self._product, rows)
+
+
+def by_rows(product: Product, rows: torch.Tensor) -> torch.Tensor:
+    """product(rows), each row by itself on the CPU; a device's products take all at once."""
+    if rows.device.type != "cpu":
+        return product(rows)
+    if len(rows) == 1:
+        return product(rows.expand(2, -1))[:1]
+    if len(rows) <= LINEAR_ROWS:
+        return product(rows)
+    return torch.cat([by_rows(product, part) for part in torch.split(rows, LINEAR_ROWS)])
 
 
 def _plain(weight: torch.Tensor, bias: torch.Tensor | None) -> Product:

@@ -7,6 +7,9 @@ import torch
 from rorqual_engine.ref.entries import gather_entries
 from rorqual_engine.ref.places import RowPlaces
 
+_BLOCK_VALUES = 1 << 24
+"""Gathered key values at once; more rows are cut."""
+
 
 def index_scores(
     queries: torch.Tensor,
@@ -33,12 +36,16 @@ def index_scores(
     """
     numbers = column_entries(len(queries), num_entries, blocks, block_entries, queries.device)
     visible = (places.positions.long() + 1) // ratio
-    is_seen = (numbers >= 0) & (numbers < visible[:, None])
-    found = gather_entries(keys, torch.where(is_seen, numbers, -1), places).float()
-    products = torch.einsum("thd,ted->the", queries.float(), found).relu()
-    scores: torch.Tensor = torch.einsum("the,th->te", products, weights)
-    scores = scores * queries.shape[-1] ** -0.5
-    return scores.masked_fill(~is_seen, float("-inf"))
+    seen = torch.where(numbers < visible[:, None], numbers, -1)
+    step = max(1, _BLOCK_VALUES // max(1, seen.shape[1] * queries.shape[2]))
+    scores = [queries.new_empty((0, seen.shape[1]), dtype=torch.float32)]
+    for at in range(0, len(queries), step):
+        rows = slice(at, at + step)
+        found = gather_entries(keys, seen[rows], places.part(rows)).float()
+        products = torch.einsum("thd,ted->the", queries[rows].float(), found).relu()
+        scores.append(torch.einsum("the,th->te", products, weights[rows]))
+    whole: torch.Tensor = torch.cat(scores) * queries.shape[-1] ** -0.5
+    return whole.masked_fill(seen < 0, float("-inf"))
 
 
 def column_entries(

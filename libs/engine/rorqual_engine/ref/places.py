@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -36,6 +36,10 @@ class RowPlaces:
     @property
     def num_rows(self) -> int:
         return len(self.sequences)
+
+    def part(self, rows: slice) -> RowPlaces:
+        """Some rows; only what belongs to rows is cut."""
+        return replace(self, sequences=self.sequences[rows], positions=self.positions[rows])
 
     def pages_of(self, numbers: torch.Tensor) -> torch.Tensor:
         """int64: the page behind each page number of its row's sequence; numbers: [T, k]."""

@@ -62,19 +62,11 @@ def attend_entries(
         rows = slice(at, at + step)
         keys, is_seen = _window_keys(fresh, ring, places, window, rows)
         if entries is not None and selection is not None:
-            chosen = gather_entries(entries, selection[rows], part_of(places, rows))
+            chosen = gather_entries(entries, selection[rows], places.part(rows))
             keys = torch.cat([keys, chosen.float()], dim=1)
             is_seen = torch.cat([is_seen, selection[rows] >= 0], dim=1)
         outputs.append(_attend(query[rows].float(), keys, is_seen, sinks))
     return rotate_pairs(torch.cat(outputs), cos, sin, back=True).to(query.dtype)
-
-
-def part_of(places: RowPlaces, rows: slice) -> RowPlaces:
-    """Some rows; only what belongs to rows is cut."""
-    return RowPlaces(
-        places.sequences[rows], places.positions[rows], places.first_rows, places.starts,
-        places.floors, places.slots, places.pages, places.page_starts,
-    )  # fmt: skip
 
 
 def _window_keys(

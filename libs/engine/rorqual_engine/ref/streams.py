@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import torch
 
+from rorqual_engine.ref.precision import widened
+
 
 def mix_streams(
     streams: torch.Tensor,
@@ -23,7 +25,7 @@ def mix_streams(
     n = streams.shape[1]
     flat = streams.flatten(1).float()
     flat = flat * torch.rsqrt(flat.square().mean(-1, keepdim=True) + eps)
-    logits = (flat.double() @ fn.double().T).float()
+    logits = (widened(flat) @ widened(fn).T).float()
     pre, post, comb = torch.split(logits, [n, n, n * n], dim=-1)
     pre_base, post_base, comb_base = torch.split(base, [n, n, n * n])
     return (

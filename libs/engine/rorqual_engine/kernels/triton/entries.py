@@ -14,7 +14,7 @@ from rorqual_engine.ref.places import RowPlaces
 _BLOCK_ENTRIES = 16
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["num_numbers", "numbers_stride"])
 def _gather(
     entries, numbers, target, sequences, pages, page_starts, num_numbers, numbers_stride,
     per_page, page_stride, row_stride, DIM: tl.constexpr, BLOCK_D: tl.constexpr,
@@ -54,7 +54,7 @@ def _scatter(
     tl.store(entries + target + dim, value, mask=mask)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["num_rows"])
 def _write_window(
     ring, values, sequences, positions, slots, num_rows, num_places, slot_stride, place_stride,
     value_stride, DIM: tl.constexpr, BLOCK_D: tl.constexpr,

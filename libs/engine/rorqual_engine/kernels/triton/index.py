@@ -21,6 +21,7 @@ from rorqual_engine.ref.places import RowPlaces
 
 _BLOCK = 1024
 _BLOCK_COLUMNS = 64
+_BLOCK_PEAKS = 256
 
 
 @triton.jit
@@ -37,7 +38,7 @@ def _column_number(
     return number
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["blocks_stride", "num_columns"])
 def _scores(
     queries, weights, keys, blocks, target, sequences, positions, pages, page_starts, scale,
     query_row, query_head, weight_row, per_page, key_page, key_row, key_dim, blocks_stride,
@@ -73,7 +74,7 @@ def _scores(
     tl.store(target + row.to(tl.int64) * num_columns + column, scores, mask=is_column)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["scores_stride", "blocks_stride", "num_columns", "top_k"])
 def _select(
     scores, blocks, target, scores_stride, blocks_stride, block_entries, num_columns, top_k,
     HAS_BLOCKS: tl.constexpr, BLOCK: tl.constexpr,
@@ -125,7 +126,7 @@ def _select(
         )
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["scores_stride", "num_columns", "num_blocks"])
 def _peaks(
     scores, target, scores_stride, num_columns, num_blocks, block_entries, BLOCK: tl.constexpr,
     BLOCK_E: tl.constexpr,
@@ -189,10 +190,9 @@ def best_entries(
     if target.numel():
         scores = _rows(scores)
         chosen = target if blocks is None else _rows(blocks)
-        block = min(_BLOCK, next_power(num_columns, 16))
         _select[(num_rows,)](
             scores, chosen, target, scores.stride(0), chosen.stride(0), block_entries,
-            num_columns, kept, HAS_BLOCKS=blocks is not None, BLOCK=block,
+            num_columns, kept, HAS_BLOCKS=blocks is not None, BLOCK=_BLOCK,
         )  # fmt: skip
     return target
 
@@ -209,7 +209,7 @@ def block_peaks(scores: torch.Tensor, *, block_entries: int) -> torch.Tensor:
         scores = _rows(scores)
         _peaks[(num_rows,)](
             scores, target, scores.stride(0), num_columns, num_blocks, block_entries,
-            BLOCK=min(256, next_power(num_columns, 16)), BLOCK_E=next_power(block_entries),
+            BLOCK=_BLOCK_PEAKS, BLOCK_E=next_power(block_entries),
         )  # fmt: skip
     return target
 

@@ -40,7 +40,7 @@ def _add_keys(query, keys, is_seen, scale, best, total, acc):
     return new_best, total, acc
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["select_row", "num_selected"])
 def _attend(
     query, fresh, ring, entries, selection, sinks, cos, sin, target, sequences, positions,
     first_rows, starts, floors, slots, pages, page_starts, scale, query_row, query_head,

@@ -15,7 +15,7 @@ _BLOCK_K = 64
 _BLOCK_D = 512
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["num_rows"])
 def _logits(
     streams, fn, target, num_rows, width, row_stride, eps, NUM_OUT: tl.constexpr,
     BLOCK_T: tl.constexpr, BLOCK_O: tl.constexpr, BLOCK_K: tl.constexpr,

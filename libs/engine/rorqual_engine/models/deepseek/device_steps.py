@@ -12,6 +12,9 @@ from rorqual_engine.models.deepseek.experts import ExpertSet, Routing
 from rorqual_engine.models.deepseek.step import Rows
 from rorqual_engine.models.device_kernels import DeviceKernels
 
+_MOST_SCORES = 1 << 28
+"""Of index scores at once, fp32; more rows are cut. A row over a million entries has so many."""
+
 
 def attend_rows(
     kernels: DeviceKernels,
@@ -54,17 +57,25 @@ def select_rows(
 
     queries: [T, heads, dim], rotated; candidates: blocks to choose within, None = everywhere.
     """
-    num_entries = max(chunk.end for chunk in rows.chunks) // ratio
-    within = {"blocks": candidates, "block_entries": config.block_entries}
-    scores = kernels("index_scores")(
-        queries, weights, keys, rows.places, ratio=ratio, num_entries=num_entries, **within
-    )
-    blocks = None
-    if makes_blocks:
-        blocks = kernels("best_blocks")(
-            scores, config.num_blocks, block_entries=config.block_entries
-        )
-    return kernels("best_entries")(scores, config.top_k, **within), blocks
+    num_entries = rows.tables.highest_end // ratio
+    num_columns = num_entries if candidates is None else candidates.shape[1] * config.block_entries
+    step = max(1, _MOST_SCORES // max(1, num_columns))
+    entries, blocks = [], []
+    for at in range(0, len(queries), step):
+        part = slice(at, at + step)
+        within = {
+            "blocks": None if candidates is None else candidates[part],
+            "block_entries": config.block_entries,
+        }
+        scores = kernels("index_scores")(
+            queries[part], weights[part], keys, rows.places.part(part), ratio=ratio,
+            num_entries=num_entries, **within,
+        )  # fmt: skip
+        if makes_blocks:
+            find = kernels("best_blocks")
+            blocks.append(find(scores, config.num_blocks, block_entries=config.block_entries))
+        entries.append(kernels("best_entries")(scores, config.top_k, **within))
+    return torch.cat(entries), torch.cat(blocks) if makes_blocks else None
 
 
 class GroupedExperts(ExpertSet):

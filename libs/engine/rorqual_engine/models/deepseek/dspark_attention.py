@@ -11,6 +11,7 @@ from rorqual_engine.models.deepseek.config import DeepseekConfig
 from rorqual_engine.models.deepseek.norms import rms_norm
 from rorqual_engine.models.deepseek.rope import rotate
 from rorqual_engine.models.linear import Linear
+from rorqual_engine.ref.precision import widened
 
 
 @dataclass(frozen=True)
@@ -73,11 +74,11 @@ def attend_block(
     Sums are in fp64, so that a block's result does not depend on how many there are.
     query: [S, g, H, d]; keys: [S, k, d]; is_seen: bool [S, k]; sinks: fp32 [H]. Returns as query.
     """
-    wide = keys.double().masked_fill(~is_seen[:, :, None], 0)  # it may be anything, a NaN as well
-    scores = query.double().flatten(1, 2) @ wide.mT
+    wide = widened(keys).masked_fill(~is_seen[:, :, None], 0)  # it may be anything, a NaN as well
+    scores = widened(query).flatten(1, 2) @ wide.mT
     scores = scores.float().view(*query.shape[:3], -1) * query.shape[-1] ** -0.5
     scores = scores.masked_fill(~is_seen[:, None, None, :], float("-inf"))
     sink = sinks[None, None, :, None].expand(*query.shape[:3], 1)
     weights = torch.cat([scores, sink], dim=-1).softmax(-1)[..., :-1]
-    output = weights.double().flatten(1, 2) @ wide
+    output = widened(weights).flatten(1, 2) @ wide
     return output.view(query.shape).to(query.dtype)

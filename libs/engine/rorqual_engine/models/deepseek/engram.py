@@ -17,6 +17,7 @@ from rorqual_engine.models.deepseek.checkpoint import DeepseekWeights
 from rorqual_engine.models.deepseek.config import DeepseekConfig, EngramConfig
 from rorqual_engine.models.deepseek.step import ChunkRows, Rows
 from rorqual_engine.models.deepseek.vocabulary import token_classes
+from rorqual_engine.ref.precision import widened
 
 _SEED_STEP = 10007
 _NOTHING = -1
@@ -167,9 +168,9 @@ class Engram:
 
     def _gate(self, streams: torch.Tensor, keys: torch.Tensor) -> torch.Tensor:
         """[T, n] in 0..1; sums in fp64, so that a row's are its own."""
-        dot = (streams * self._weight * keys).double().sum(-1)
-        sizes = (streams.double().square().mean(-1) + self._eps) * (
-            keys.double().square().mean(-1) + self._eps
+        dot = widened(streams * self._weight * keys).sum(-1)
+        sizes = (widened(streams).square().mean(-1) + self._eps) * (
+            widened(keys).square().mean(-1) + self._eps
         )
         dot = dot * torch.rsqrt(sizes) * streams.shape[-1] ** -0.5
         return torch.sigmoid(dot.sign() * dot.abs().clamp_min(1e-6).sqrt()).float()

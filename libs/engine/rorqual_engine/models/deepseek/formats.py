@@ -19,7 +19,7 @@ from functools import cache
 import torch
 from torch.nn import functional
 
-from rorqual_engine.models.linear import Linear
+from rorqual_engine.models.linear import Linear, by_rows
 
 FP8_BLOCK = 128
 MX_GROUP = 32
@@ -27,11 +27,11 @@ _E2M1 = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
 
 
 @cache
-def e2m1_pairs() -> torch.Tensor:
+def e2m1_pairs(device: torch.device) -> torch.Tensor:
     """The two values of every byte, fp32 [256, 2]."""
     values = torch.tensor([*_E2M1, *(-value for value in _E2M1)])
     codes = torch.arange(256)
-    return torch.stack([values[codes & 15], values[codes >> 4]], dim=-1)
+    return torch.stack([values[codes & 15], values[codes >> 4]], dim=-1).to(device)
 
 
 def scales_as_floats(scales: torch.Tensor) -> torch.Tensor:
@@ -60,8 +60,7 @@ class Quantized:
     def dequantized(self, dtype: torch.dtype) -> torch.Tensor:
         """[out, in]"""
         if self.values.dtype == torch.uint8:
-            pairs = e2m1_pairs().to(self.values.device)
-            wide = pairs[self.values.int()].flatten(1)
+            wide = e2m1_pairs(self.values.device)[self.values.int()].flatten(1)
         else:
             wide = self.values.float()
         rows, columns = self.shape
@@ -101,7 +100,10 @@ class QuantizedLinear(Linear):
 
     def __init__(self, parts: list[Quantized], dtype: torch.dtype) -> None:
         self._parts, self._dtype = parts, dtype
-        self._product = lambda rows: functional.linear(rows, self.weight())
+
+    def __call__(self, rows: torch.Tensor) -> torch.Tensor:
+        weight = self.weight()
+        return by_rows(lambda part: functional.linear(part, weight), rows)
 
     @property
     def num_bytes(self) -> int:

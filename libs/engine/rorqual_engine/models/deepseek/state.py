@@ -67,9 +67,10 @@ def save_window(
     slot = cache.windows[window]
     parts = []
     for section in slot_sections(config, dtype):
-        positions = _last_positions(section, config, num_tokens)
-        rows = _rows(slot, section)[positions % section.num_rows]
-        rows[positions < 0] = 0  # never written: whatever an earlier owner left there
+        count = snapshot_rows(section, plan_of(config, section), config.window)
+        runs = _runs(section, num_tokens - count, count)
+        rows = torch.cat([_rows(slot, section)[run] for run in runs])
+        rows[: max(0, count - num_tokens)] = 0  # never written: whatever an earlier owner left
         parts.append(rows.flatten())
     return torch.cat(parts).cpu()
 
@@ -87,10 +88,11 @@ def load_window(
     source = snapshot.to(cache.device)
     at = 0
     for section in slot_sections(config, dtype):
-        rows = _last_positions(section, config, num_tokens) % section.num_rows
-        size = len(rows) * section.row_bytes
-        _rows(slot, section)[rows] = source[at : at + size].view(len(rows), section.row_bytes)
-        at += size
+        count = snapshot_rows(section, plan_of(config, section), config.window)
+        for run in _runs(section, num_tokens - count, count):
+            size = (run.stop - run.start) * section.row_bytes
+            _rows(slot, section)[run] = source[at : at + size].view(-1, section.row_bytes)
+            at += size
 
 
 def _rows(slot: torch.Tensor, section: Section) -> torch.Tensor:
@@ -98,7 +100,10 @@ def _rows(slot: torch.Tensor, section: Section) -> torch.Tensor:
     return part.view(section.num_rows, section.row_bytes)
 
 
-def _last_positions(section: Section, config: DeepseekConfig, num_tokens: int) -> torch.Tensor:
-    """The positions before num_tokens that travel; below 0 = there is none."""
-    count = snapshot_rows(section, plan_of(config, section), config.window)
-    return torch.arange(num_tokens - count, num_tokens)
+def _runs(section: Section, start: int, count: int) -> list[slice]:
+    """Where `count` positions from start on lie in a ring, in their order; below 0 counts too."""
+    begin = start % section.num_rows
+    end = begin + count
+    if end <= section.num_rows:
+        return [slice(begin, end)]
+    return [slice(begin, section.num_rows), slice(0, end - section.num_rows)]
