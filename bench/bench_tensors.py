@@ -12,6 +12,7 @@ import time
 from collections.abc import Awaitable, Callable
 
 import numpy as np
+from rorqual_policy import ValueEviction
 from rorqual_proto.v1 import tensor_pb2
 from rorqual_runtime.blockstore import BlockStore
 from rorqual_runtime.tensors import TensorPlane
@@ -79,7 +80,7 @@ def bench_block_store() -> bool:
     data, into = np.random.default_rng(0).bytes(BLOCK_BYTES), bytearray(BLOCK_BYTES)
     gets_s, puts_s = [], []
     with tempfile.TemporaryDirectory() as directory:
-        store = BlockStore(directory, 40 * BLOCK_BYTES)
+        store = BlockStore(directory, 200 * BLOCK_BYTES, eviction=ValueEviction())
         for _ in range(100):
             key = os.urandom(16)
             began_s = time.perf_counter()

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 from rorqual_engine.models import CausalModel, load_model
 from rorqual_engine.runner import BareEngine, GenerationParams
+from rorqual_policy import ValueEviction
 from rorqual_runtime.blockstore import BlockStore
 
 from tests.e2e.chat import _ids_by_bytes
@@ -199,5 +200,5 @@ def test_2p2d_batches_and_replays_are_those_of_the_engine(
 
 def _wait_for_blocks(running: RunningFleet, num_blocks: int) -> None:
     """They are written behind the answers."""
-    store = BlockStore(running.home / "store", 1 << 30)
+    store = BlockStore(running.home / "store", 1 << 30, eviction=ValueEviction())
     _until(lambda: store.stats().num_blocks >= num_blocks, "the blocks")

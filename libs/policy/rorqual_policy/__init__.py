@@ -28,6 +28,7 @@ from rorqual_policy.chunking import (
     plan_chunks,
 )
 from rorqual_policy.demand import CounterSource, DemandWindow, demand_per_s, observe_counter
+from rorqual_policy.eviction import StoredBlock, ValueEviction
 from rorqual_policy.load_view import (
     InFlight,
     InstanceKey,
@@ -103,7 +104,9 @@ __all__ = [
     "ScalingParams",
     "ScalingState",
     "ServiceBounds",
+    "StoredBlock",
     "Target",
+    "ValueEviction",
     "VisionInstance",
     "WaitingSequence",
     "block_keys",

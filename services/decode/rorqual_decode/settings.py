@@ -5,6 +5,7 @@ from pathlib import Path
 from pydantic import Field
 from pydantic_settings import BaseSettings, SettingsConfigDict
 from rorqual_policy import AGENT_LIFETIME_S, CHAT_LIFETIME_S
+from rorqual_runtime.blockstore import IoMode
 
 
 class DecodeSettings(BaseSettings):
@@ -59,8 +60,16 @@ class DecodeSettings(BaseSettings):
         description="ended choices of requests with several that are kept until their deadline",
     )
     store_dir: Path | None = Field(None, description="block store; default: store/ in the run dir")
+    store_url: str | None = Field(
+        None,
+        pattern="^(redis|rediss|valkey|valkeys)://",
+        description="a Redis or Valkey server that holds the blocks instead of store_dir",
+    )
+    store_io: IoMode = Field(
+        "direct", description="direct: past the page cache where the file system can; or buffered"
+    )
     store_capacity_bytes: int = Field(
-        8 << 30, gt=0, description="size at which the oldest blocks leave the store"
+        8 << 30, gt=0, description="size at which the least valuable blocks leave"
     )
     chat_lifetime_s: float = Field(
         CHAT_LIFETIME_S, gt=0, description="how long a block of chat traffic is stored"

@@ -16,8 +16,9 @@ from rorqual_engine.grammar import GrammarState, load_tokenizer_info
 from rorqual_engine.kv import PagedKvCache
 from rorqual_engine.models.base import CausalModel
 from rorqual_policy.blocks import block_lifetime_s
+from rorqual_policy.eviction import ValueEviction
 from rorqual_runtime import subjects
-from rorqual_runtime.blockstore import open_block_store
+from rorqual_runtime.blockstore import ForgetNotices, open_block_store
 from rorqual_runtime.bus import Bus
 from rorqual_runtime.errors import Unsupported
 from rorqual_runtime.logs import get_logger, log_duration
@@ -115,9 +116,17 @@ async def _build(
         max_batch=settings.register_batch_blocks,
         max_backlog=settings.register_backlog_blocks,
     )
-    directory = settings.store_dir or ctx.settings.home / "store"
+    notices = ForgetNotices(ctx.bus)
+    ctx.track(notices.run())
     store = await stack.enter_async_context(
-        open_block_store(directory, settings.store_capacity_bytes, ctx.clock)
+        open_block_store(
+            settings.store_url or settings.store_dir or ctx.settings.home / "store",
+            settings.store_capacity_bytes,
+            ctx.clock,
+            eviction=ValueEviction(),
+            on_forgotten=notices.add,
+            io_mode=settings.store_io,
+        )
     )
     writer = BlockWriter(
         store,

@@ -6,6 +6,7 @@ from typing import Annotated
 from pydantic import Field, field_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 from rorqual_policy.buckets import Bucket
+from rorqual_runtime.blockstore import IoMode
 
 
 class PrefillSettings(BaseSettings):
@@ -62,8 +63,16 @@ class PrefillSettings(BaseSettings):
         600.0, gt=0, description="bound of a job that came without a deadline"
     )
     store_dir: Path | None = Field(None, description="block store; default: store/ in the run dir")
+    store_url: str | None = Field(
+        None,
+        pattern="^(redis|rediss|valkey|valkeys)://",
+        description="a Redis or Valkey server that holds the blocks instead of store_dir",
+    )
+    store_io: IoMode = Field(
+        "direct", description="direct: past the page cache where the file system can; or buffered"
+    )
     store_capacity_bytes: int = Field(
-        8 << 30, gt=0, description="size at which the oldest blocks leave the store"
+        8 << 30, gt=0, description="size at which the least valuable blocks leave"
     )
     window_keep_s: float = Field(
         180.0, gt=0, description="how long the window state behind a prompt's blocks is kept"

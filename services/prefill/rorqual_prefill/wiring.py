@@ -13,8 +13,9 @@ from rorqual_engine.errors import EngineError
 from rorqual_engine.expert_ranks import ExpertRanks, LeadingModel, open_model
 from rorqual_engine.kv import PagedKvCache
 from rorqual_engine.models.base import CausalModel
+from rorqual_policy.eviction import ValueEviction
 from rorqual_runtime import subjects
-from rorqual_runtime.blockstore import open_block_store
+from rorqual_runtime.blockstore import ForgetNotices, open_block_store
 from rorqual_runtime.bus import Bus
 from rorqual_runtime.errors import ServingError, Unsupported
 from rorqual_runtime.logs import get_logger, log_duration
@@ -103,9 +104,17 @@ async def _build(
     stack: AsyncExitStack,
 ) -> PrefillInstance:
     """Make the parts; each is closed by the stack before those it uses."""
-    directory = settings.store_dir or ctx.settings.home / "store"
+    notices = ForgetNotices(ctx.bus, ("evicted", "expired"))  # the loader tells of the rest
+    ctx.track(notices.run())
     store = await stack.enter_async_context(
-        open_block_store(directory, settings.store_capacity_bytes, ctx.clock)
+        open_block_store(
+            settings.store_url or settings.store_dir or ctx.settings.home / "store",
+            settings.store_capacity_bytes,
+            ctx.clock,
+            eviction=ValueEviction(),
+            on_forgotten=notices.add,
+            io_mode=settings.store_io,
+        )
     )
     page_io = PageIo(cache)
     loader = PrefixLoader(store, fingerprint=model.fingerprint, fill_page=page_io.fill)

@@ -6,6 +6,7 @@ from rorqual_policy.blocks import block_keys
 
 from tests.integration.prefill_decode.conftest import prompt
 from tests.integration.prefill_decode.fleet import NAMESPACE, running_fleet
+from tests.support.blocks import find_record, flip_bit
 from tests.support.waiting import until
 
 
@@ -62,10 +63,8 @@ async def test_a_damaged_block_is_computed_again(runtime_settings, tiny_model, t
         await around.complete("first", token_ids, ignore_eos=True)
         await until(lambda: len(around.registered) == 5, "5 blocks to be registered")
         keys = block_keys(token_ids, fingerprint=tiny_model.fingerprint, namespace=NAMESPACE)
-        (path,) = (runtime_settings.home / "store").rglob(f"*{keys[2].hex()}*")
-        damaged = bytearray(path.read_bytes())
-        damaged[len(damaged) // 2] ^= 1
-        path.write_bytes(damaged)
+        path, offset = find_record(runtime_settings.home / "store", keys[2])
+        flip_bit(path, offset + 4096)
         second = await around.complete("second", token_ids, ignore_eos=True)
         assert second.num_cached_tokens == 256
         assert second.token_ids == bare(token_ids, 8)

@@ -2,11 +2,74 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from enum import IntEnum
+from typing import TYPE_CHECKING, Literal, Protocol
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
+
+KEY_BYTES = 16
+
+ForgetReason = Literal["evicted", "expired", "corrupt"]
+
+
+class Provenance(IntEnum):
+    """How the block's KV was computed."""
+
+    EXACT = 1
+    REPLAYED = 2
+    """After a bounded replay of the attention windows."""
+
+
+class Lifetime(IntEnum):
+    """Which rule chose the block's expiry."""
+
+    OWN = 0
+    """Chosen for this block."""
+    CHAT = 1
+    AGENT = 2
+
+
+@dataclass(frozen=True, slots=True)
+class BlockMark:
+    """What a block's record says about it besides its name and size."""
+
+    provenance: Provenance = Provenance.EXACT
+    lifetime: Lifetime = Lifetime.OWN
+    depth: int = 0
+    """Blocks before it in its chain: without those it is of no use."""
+
+
+@dataclass(frozen=True, slots=True)
+class BlockListing:
+    """One stored block, as its index says."""
+
+    fingerprint: str
+    """Empty when the store does not know the name of it."""
+    key: bytes
+    num_bytes: int
+    created_unix_s: float
+    expires_unix_s: float | None
+    last_used_unix_s: float
+    num_uses: int
+    """Minutes in which it was read."""
+    mark: BlockMark
+
+
+@dataclass(frozen=True, slots=True)
+class ForgottenBlock:
+    """A block that this process has taken out of the store."""
+
+    fingerprint: str
+    """Empty when the store does not know the name of it."""
+    key: bytes
+    reason: ForgetReason
+
+
+OnForgotten = Callable[[Sequence[ForgottenBlock]], None]
+"""Called in the thread that removed the blocks; must be quick, its exceptions are logged."""
 
 
 @dataclass(frozen=True)
@@ -17,7 +80,8 @@ class StoreStats:
     misses: int
     """Reads without a block; includes corrupt and expired."""
     corrupt: int
-    """Records whose key, fingerprint, length or checksum was wrong; all were deleted."""
+    """Records whose key, place, length or checksum was wrong, unreadable ones and index files that
+    are none; all were removed."""
     expired: int
     puts: int
     """Blocks written."""
@@ -27,16 +91,19 @@ class StoreStats:
     """Puts given up: disk full, no room, I/O error."""
     evicted: int
     num_bytes: int
+    """Of blocks, padding and headers included."""
     num_blocks: int
+    allocated_bytes: int
+    """Of files, free slots included."""
     capacity_bytes: int
 
 
 class BlockStoreBackend(Protocol):
     """A bounded cache of immutable blocks, safe for threads and processes at once.
 
-    A block is named by (fingerprint, key): the fingerprint stands for model and layout, the key
-    for the content. A store may lose any block at any time but never returns wrong bytes. Storage
-    failures are misses and failed puts, never exceptions.
+    A block is named by (fingerprint, key): the fingerprint stands for model and layout, the 16-byte
+    key for the content. A store may lose any block at any time but never returns wrong bytes.
+    Storage failures are misses and failed puts, never exceptions.
     """
 
     def get(self, fingerprint: str, key: bytes, into: Buffer) -> bool:
@@ -44,10 +111,31 @@ class BlockStoreBackend(Protocol):
         anything."""
         ...
 
+    def get_many(self, fingerprint: str, wanted: Sequence[tuple[bytes, Buffer]]) -> list[bool]:
+        """`get` for each (key, into), side by side. Returns their results in order."""
+        ...
+
     def put(
-        self, fingerprint: str, key: bytes, data: Buffer, *, ttl_s: float | None = None
+        self,
+        fingerprint: str,
+        key: bytes,
+        data: Buffer,
+        *,
+        ttl_s: float | None = None,
+        mark: BlockMark = ...,
     ) -> bool:
         """Keep the block, for at most ttl_s if given. False: it was not kept."""
+        ...
+
+    def put_many(
+        self,
+        fingerprint: str,
+        blocks: Sequence[tuple[bytes, Buffer]],
+        *,
+        ttl_s: float | None = None,
+        mark: BlockMark = ...,
+    ) -> list[bool]:
+        """`put` for each (key, data), side by side; depth counts on from the mark's."""
         ...
 
     def has(self, fingerprint: str, key: bytes) -> bool:
@@ -56,6 +144,14 @@ class BlockStoreBackend(Protocol):
 
     def delete(self, fingerprint: str, key: bytes) -> bool:
         """Forget the block. False: it was not there."""
+        ...
+
+    def listing(self) -> Iterator[BlockListing]:
+        """Every block of the store, in no order; those that come or go meanwhile may be missed."""
+        ...
+
+    def maintain(self) -> None:
+        """A bounded share of the upkeep; call it every few seconds."""
         ...
 
     def stats(self) -> StoreStats: ...

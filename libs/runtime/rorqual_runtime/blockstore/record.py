@@ -1,4 +1,4 @@
-"""One record: a 128-byte header that says and proves what follows, then the block's bytes."""
+"""One record: a header of one page that says and proves what follows, then the block's bytes."""
 
 from __future__ import annotations
 
@@ -9,22 +9,24 @@ from typing import TYPE_CHECKING, Self
 
 import xxhash
 
+from rorqual_runtime.blockstore.backend import KEY_BYTES, BlockMark, Lifetime, Provenance
+
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-HEADER_BYTES = 128
-MAX_KEY_BYTES = 32
-NEVER_UNIX_S = 7_258_118_400.0
-"""Expiry of a block without one: the year 2200."""
-_MAGIC = b"RQBLOCK1"
-_FORMAT_VERSION = 1
-# magic, version, key length, fingerprint hash, key, payload bytes, expires, created, payload hash
-_FIELDS = struct.Struct("<8sII16s32sQdd16s")
+PAGE_BYTES = 4096
+"""Alignment of everything in a slot; the header takes one such page."""
+_MAGIC = b"RQBLOCK2"
+_FORMAT_VERSION = 2
+# magic, version, segment, slot, generation, store, fingerprint, key, payload bytes, created,
+# expires (0: never), provenance, lifetime, depth, payload digest
+_FIELDS = struct.Struct("<8sIIII16s16s16sQddBBxxI16s")
 _DIGEST_BYTES = 16
+PACKED_BYTES = _FIELDS.size + _DIGEST_BYTES
 
 
 class BadRecord(Exception):
-    """The record is not what its name says: to be deleted."""
+    """The record is not what its index says, or not one at all."""
 
 
 @functools.lru_cache(maxsize=256)
@@ -32,9 +34,9 @@ def fingerprint_digest(fingerprint: str) -> bytes:
     return xxhash.xxh3_128_digest(fingerprint.encode())
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class BlockName:
-    """Identity of a block and the name of its file."""
+    """Identity of a block."""
 
     fingerprint: bytes
     """16-byte digest of the caller's fingerprint."""
@@ -42,75 +44,97 @@ class BlockName:
 
     @classmethod
     def of(cls, fingerprint: str, key: bytes) -> Self:
-        if not 1 <= len(key) <= MAX_KEY_BYTES:
-            raise ValueError(f"need a key of 1 to {MAX_KEY_BYTES} bytes; got {len(key)}")
+        if len(key) != KEY_BYTES:
+            raise ValueError(f"need a key of {KEY_BYTES} bytes; got {len(key)}")
         return cls(fingerprint_digest(fingerprint), bytes(key))
 
-    @classmethod
-    def of_file(cls, file_name: str) -> Self:
-        """The inverse of `file_name`. Raises: BadRecord when it is no record's name."""
-        try:
-            fingerprint, key = (bytes.fromhex(part) for part in file_name.split("-"))
-        except ValueError as error:
-            raise BadRecord("no record's file name") from error
-        return cls(fingerprint, key)
 
-    @property
-    def shard(self) -> int:
-        """0 to 255, evenly spread."""
-        return xxhash.xxh3_64_intdigest(self.key) & 0xFF
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Where a record belongs. A slot gets a new generation whenever it is used anew."""
 
-    @property
-    def file_name(self) -> str:
-        return f"{self.fingerprint.hex()}-{self.key.hex()}"
+    store_id: bytes
+    segment: int
+    slot: int
+    generation: int
 
 
-@dataclass(frozen=True)
+NOWHERE = Address(bytes(16), 0, 0, 0)
+"""Of records outside segment files."""
+
+
+@dataclass(frozen=True, slots=True)
 class RecordHeader:
     """The parsed and verified header of a record."""
 
+    name: BlockName
+    address: Address
     num_payload_bytes: int
-    expires_unix_s: float
+    created_unix_s: float
+    expires_unix_s: float | None
+    mark: BlockMark
     payload_digest: bytes
 
-    def verify_payload(self, payload: Buffer) -> None:
-        """Raises: BadRecord when the payload is not the one that was put."""
-        if xxhash.xxh3_128_digest(payload) != self.payload_digest:
-            raise BadRecord("wrong payload checksum")
+    def pack(self) -> bytes:
+        """PACKED_BYTES that `parse` reads."""
+        fields = _FIELDS.pack(
+            _MAGIC,
+            _FORMAT_VERSION,
+            self.address.segment,
+            self.address.slot,
+            self.address.generation,
+            self.address.store_id,
+            self.name.fingerprint,
+            self.name.key,
+            self.num_payload_bytes,
+            self.created_unix_s,
+            self.expires_unix_s or 0.0,
+            self.mark.provenance,
+            self.mark.lifetime,
+            self.mark.depth,
+            self.payload_digest,
+        )
+        return fields + xxhash.xxh3_128_digest(fields)
+
+    @classmethod
+    def parse(cls, raw: Buffer) -> Self:
+        """Raises: BadRecord when these bytes are no whole header of this format."""
+        view = memoryview(raw)
+        if view.nbytes < PACKED_BYTES:
+            raise BadRecord("truncated header")
+        fields = view[: _FIELDS.size]
+        if view[_FIELDS.size : PACKED_BYTES] != xxhash.xxh3_128_digest(fields):
+            raise BadRecord("wrong header checksum")
+        (magic, version, segment, slot, generation, store_id, fingerprint, key, size, created,
+         expires, provenance, lifetime, depth, digest) = _FIELDS.unpack(fields)  # fmt: skip
+        if magic != _MAGIC or version != _FORMAT_VERSION:
+            raise BadRecord("another format")
+        try:
+            mark = BlockMark(Provenance(provenance), Lifetime(lifetime), depth)
+        except ValueError as error:
+            raise BadRecord("another format") from error
+        address = Address(store_id, segment, slot, generation)
+        return cls(
+            BlockName(fingerprint, key), address, size, created, expires or None, mark, digest
+        )
 
 
-def pack_header(
-    name: BlockName, payload: memoryview, *, now_unix_s: float, expires_unix_s: float
-) -> bytes:
-    """The header of a record; hashes the payload."""
-    fields = _FIELDS.pack(
-        _MAGIC,
-        _FORMAT_VERSION,
-        len(name.key),
-        name.fingerprint,
-        name.key,
-        payload.nbytes,
-        expires_unix_s,
-        now_unix_s,
-        xxhash.xxh3_128_digest(payload),
-    )
-    return (fields + xxhash.xxh3_128_digest(fields)).ljust(HEADER_BYTES, b"\0")
+def digest_of(payload: Buffer) -> bytes:
+    return xxhash.xxh3_128_digest(payload)
 
 
-def parse_header(raw: Buffer, name: BlockName) -> RecordHeader:
-    """The header, if it belongs to this block.
+def verify(raw: Buffer, payload: memoryview, name: BlockName, address: Address) -> RecordHeader:
+    """The header of a record that was read whole.
 
-    Raises: BadRecord.
+    Raises: BadRecord unless header and payload are what was put, under this name, at this place.
     """
-    view = memoryview(raw)
-    if view.nbytes < HEADER_BYTES:
-        raise BadRecord("truncated header")
-    fields = view[: _FIELDS.size]
-    if view[_FIELDS.size : _FIELDS.size + _DIGEST_BYTES] != xxhash.xxh3_128_digest(fields):
-        raise BadRecord("wrong header checksum")
-    magic, version, key_bytes, fingerprint, key, size, expires, _, digest = _FIELDS.unpack(fields)
-    if magic != _MAGIC or version != _FORMAT_VERSION:
-        raise BadRecord("another format")
-    if fingerprint != name.fingerprint or key[:key_bytes] != name.key:
+    header = RecordHeader.parse(raw)
+    if header.address != address:
+        raise BadRecord("a record of another place")
+    if header.name != name:
         raise BadRecord("another block")
-    return RecordHeader(size, expires, digest)
+    if header.num_payload_bytes != payload.nbytes:
+        raise BadRecord("wrong length")
+    if digest_of(payload) != header.payload_digest:
+        raise BadRecord("wrong payload checksum")
+    return header

@@ -2,241 +2,328 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import errno
-import os
-import threading
-from collections import Counter
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rorqual_runtime.blockstore.backend import StoreStats
-from rorqual_runtime.blockstore.eviction import Evictor
-from rorqual_runtime.blockstore.files import BlockFiles, read_all, unlink_if_same
+from rorqual_runtime.blockstore.allocator import EvictionPolicy, OwnSlot
+from rorqual_runtime.blockstore.backend import (
+    BlockListing,
+    BlockMark,
+    OnForgotten,
+    Provenance,
+    StoreStats,
+)
+from rorqual_runtime.blockstore.entries import Entry
+from rorqual_runtime.blockstore.io_threads import IoThreads
+from rorqual_runtime.blockstore.ledger import Ledger
 from rorqual_runtime.blockstore.record import (
-    HEADER_BYTES,
-    NEVER_UNIX_S,
     BadRecord,
     BlockName,
     RecordHeader,
-    pack_header,
-    parse_header,
+    digest_of,
+    verify,
 )
-from rorqual_runtime.blockstore.usage import Usage
+from rorqual_runtime.blockstore.segment_set import Found
+from rorqual_runtime.blockstore.size_classes import SizeClass, SizeClasses
+from rorqual_runtime.blockstore.slot_io import IoMode
 from rorqual_runtime.clock import Clock, WallClock
+from rorqual_runtime.logs import get_logger
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
 _TOUCH_INTERVAL_S = 60.0
-_PUTS_PER_MAINTENANCE = 32
-_FULL = (errno.ENOSPC, errno.EDQUOT)
+_SEGMENTS_PER_STORE = 32
+_OTHERS_SAMPLE_SLOTS = 1024
+_PLAIN = BlockMark()
+
+log = get_logger(__name__)
 
 
 class BlockStore:
-    """`BlockStoreBackend` over files: one record per block.
+    """`BlockStoreBackend` over segment files of fixed-size slots.
 
-    Safe for threads and for processes on one directory at once, without a server: records are
-    immutable and appear by rename, readers verify every byte, counters are corrected by scans.
-    Over capacity, blocks go by oldest use. There is no fsync: after a power failure a block may
-    be damaged, which its checksum tells.
+    Safe for threads and for processes on one directory at once, without a server. A record is
+    written first, then the entry that points to it; every read verifies that it got the record it
+    meant, whole. There is no fsync: after a power failure a block may be damaged, which its
+    checksum tells. Expiry follows the wall clock: set ahead, blocks expire early; set back, they
+    live longer by as much, but a block more than a day from the future is removed.
     """
 
     def __init__(
-        self, directory: Path | str, capacity_bytes: int, *, clock: Clock | None = None
+        self,
+        directory: Path | str,
+        capacity_bytes: int,
+        *,
+        eviction: EvictionPolicy,
+        clock: Clock | None = None,
+        on_forgotten: OnForgotten | None = None,
+        io_mode: IoMode = "direct",
+        num_threads: int = 4,
     ) -> None:
         """Open or create. Raises: OSError when the directory cannot be used at all."""
         if capacity_bytes <= 0:
             raise ValueError(f"need capacity_bytes > 0; got {capacity_bytes}")
         self._clock = clock or WallClock()
-        self._capacity_bytes = capacity_bytes
-        root = Path(directory)
-        self._files = BlockFiles(root)
-        self._usage = Usage(root)
-        self._counts: Counter[str] = Counter()
-        self._counts_lock = threading.Lock()
-        self._evictor = Evictor(self._files, self._usage, self._clock)
-        self._files.remove_dead_temps()
-        self._evictor.recount(everything=self._usage.is_new)
+        self._threads = IoThreads(num_threads)
+        self._ledger = Ledger(on_forgotten, self._name_of)
+        self._classes = SizeClasses(
+            Path(directory),
+            capacity_bytes,
+            eviction,
+            self._clock,
+            io_mode,
+            on_gone=self._ledger.note_gone,
+            on_damaged=partial(self._ledger.count, "corrupt"),
+        )
 
     def get(self, fingerprint: str, key: bytes, into: Buffer) -> bool:
         """Fill `into` with the block. False: a miss, also when what was found is damaged, expired
-        or not of this size (it is deleted then); `into` holds anything."""
+        or not of this size; `into` holds anything."""
         name = BlockName.of(fingerprint, key)
         target = memoryview(into).cast("B")
         try:
-            is_hit = self._read(name, self._files.path_of(name), target)
+            is_hit = self._read(name, target)
         except OSError:
             is_hit = False
-        self._count("hits" if is_hit else "misses")
+        self._ledger.count("hits" if is_hit else "misses")
+        self._ledger.tell()
         return is_hit
 
+    def get_many(self, fingerprint: str, wanted: Sequence[tuple[bytes, Buffer]]) -> list[bool]:
+        """`get` for each (key, into), side by side. Returns their results in order."""
+        return self._threads.each(lambda i: self.get(fingerprint, *wanted[i]), len(wanted))
+
     def put(
-        self, fingerprint: str, key: bytes, data: Buffer, *, ttl_s: float | None = None
+        self,
+        fingerprint: str,
+        key: bytes,
+        data: Buffer,
+        *,
+        ttl_s: float | None = None,
+        mark: BlockMark = _PLAIN,
     ) -> bool:
         """Keep the block, for at most ttl_s if given. False: it was not kept; never raises for
         storage."""
         name = BlockName.of(fingerprint, key)
         payload = memoryview(data).cast("B")
-        if self._is_kept_already(name, payload.nbytes, ttl_s):
-            self._count("duplicates")
-            return True
-        is_kept = self._write(name, payload, ttl_s)
-        self._count("puts" if is_kept else "put_failures")
-        return is_kept
+        try:
+            self._classes.directory.name_fingerprint(name.fingerprint, fingerprint)
+            outcome = self._put(name, payload, ttl_s, mark)
+        except OSError as error:
+            log.debug("block not stored", extra={"error": str(error)})
+            outcome = "put_failures"
+        self._ledger.count(outcome)
+        self._ledger.tell()
+        return outcome != "put_failures"
+
+    def put_many(
+        self,
+        fingerprint: str,
+        blocks: Sequence[tuple[bytes, Buffer]],
+        *,
+        ttl_s: float | None = None,
+        mark: BlockMark = _PLAIN,
+    ) -> list[bool]:
+        """`put` for each (key, data), side by side; depth counts on from the mark's."""
+
+        def put_one(index: int) -> bool:
+            own_mark = replace(mark, depth=mark.depth + index)
+            return self.put(fingerprint, *blocks[index], ttl_s=ttl_s, mark=own_mark)
+
+        return self._threads.each(put_one, len(blocks))
 
     def has(self, fingerprint: str, key: bytes) -> bool:
-        """Whether a record with a good header is there; only `get` verifies the payload."""
+        """Whether the index names such a block; only `get` verifies the record."""
         name = BlockName.of(fingerprint, key)
-        header = self._peek(name)
-        return header is not None and header.expires_unix_s > self._clock.now_unix_s()
+        try:
+            found = self._find(name)
+        except OSError:
+            return False
+        return found is not None and not found[1].entry.is_due(self._clock.now_unix_s())
 
     def delete(self, fingerprint: str, key: bytes) -> bool:
         """Forget the block. False: it was not there."""
         name = BlockName.of(fingerprint, key)
-        path = self._files.path_of(name)
-        try:
-            stat = path.stat()
-        except OSError:
-            return False
-        return self._remove(name, path, stat)
+        is_gone = False
+        with contextlib.suppress(OSError):
+            while (found := self._find(name)) is not None:
+                size_class, place = found
+                is_gone = size_class.allocator.withdraw(place, None) or is_gone
+        return is_gone
+
+    def listing(self) -> Iterator[BlockListing]:
+        """Every block of the store, in no order; those that come or go meanwhile may be missed."""
+        for size_class in self._classes.all():
+            for segment in size_class.segments.segments():
+                for found in size_class.segments.blocks_of(segment):
+                    yield self._listed(found.entry)
 
     def maintain(self) -> None:
-        """Recount one shard and delete its expired blocks; `put` does this now and then, an idle
-        process may call it every few seconds."""
-        self._count("expired", self._evictor.maintain_next())
+        """Follow what other processes did to the directory, expire the blocks of one segment of
+        each size, and let go of what is not in use; call it every few seconds."""
+        with contextlib.suppress(OSError):
+            self._classes.follow()
+            for size_class in self._classes.all():
+                size_class.allocator.sweep()
+                size_class.allocator.release_idle()
+            self._classes.shrink()
+        self._ledger.tell()
 
     def stats(self) -> StoreStats:
-        with self._counts_lock:
-            counts = dict(self._counts)
-        counted = {
-            field.name: counts.get(field.name, 0) for field in dataclasses.fields(StoreStats)
+        counts = self._ledger.counts()
+        num_blocks, num_bytes = self._classes.used()
+        counted = {f.name: counts.get(f.name, 0) for f in dataclasses.fields(StoreStats)}
+        sizes = {
+            "num_bytes": num_bytes,
+            "num_blocks": num_blocks,
+            "allocated_bytes": self._classes.allocated_bytes(),
+            "capacity_bytes": self._classes.capacity_bytes,
         }
-        return StoreStats(
-            **{
-                **counted,
-                "num_bytes": self._usage.num_bytes,
-                "num_blocks": self._usage.num_blocks,
-                "capacity_bytes": self._capacity_bytes,
-            }
-        )
+        return StoreStats(**{**counted, **sizes})
 
     def close(self) -> None:
-        self._usage.close()
+        self._threads.close()
+        self._classes.close()
 
-    def _read(self, name: BlockName, path: Path, target: memoryview) -> bool:
-        fd = self._files.open_record(path)
-        try:
-            stat = os.fstat(fd)
-            header = _read_verified(fd, stat, name, target)
-            if header.expires_unix_s <= self._clock.now_unix_s():
-                self._count("expired", int(self._remove(name, path, stat)))
+    def _read(self, name: BlockName, target: memoryview) -> bool:
+        size_class = self._classes.find(target.nbytes)
+        if size_class is None:
+            return False
+        for _ in range(2):  # once more for a slot that was used anew meanwhile
+            found = size_class.segments.locate(name)
+            if found is None or found.entry.num_bytes != target.nbytes:
                 return False
-            self._touch(fd, stat, header)
-            return True
-        except BadRecord:
-            self._count("corrupt")
-            self._remove(name, path, stat)
-            return False
-        finally:
-            os.close(fd)
-
-    def _touch(self, fd: int, stat: os.stat_result, header: RecordHeader) -> None:
-        now_unix_s = self._clock.now_unix_s()
-        if now_unix_s - stat.st_mtime > _TOUCH_INTERVAL_S:
-            os.utime(fd, ns=(_to_ns(header.expires_unix_s), _to_ns(now_unix_s)))
-
-    def _peek(self, name: BlockName) -> RecordHeader | None:
-        try:
-            return parse_header(self._files.read_header(self._files.path_of(name)), name)
-        except (OSError, BadRecord):
-            return None
-
-    def _is_kept_already(self, name: BlockName, num_bytes: int, ttl_s: float | None) -> bool:
-        header = self._peek(name)
-        if header is None or header.num_payload_bytes != num_bytes:
-            return False
-        wanted_unix_s = NEVER_UNIX_S if ttl_s is None else self._clock.now_unix_s() + ttl_s / 2
-        return header.expires_unix_s >= wanted_unix_s
-
-    def _write(self, name: BlockName, payload: memoryview, ttl_s: float | None) -> bool:
-        size_bytes = HEADER_BYTES + payload.nbytes
-        if not self._make_room(size_bytes):
-            return False
-        now_unix_s = self._clock.now_unix_s()
-        expires_unix_s = NEVER_UNIX_S if ttl_s is None else now_unix_s + ttl_s
-        header = pack_header(name, payload, now_unix_s=now_unix_s, expires_unix_s=expires_unix_s)
-        times_ns = (_to_ns(expires_unix_s), _to_ns(now_unix_s))
-        replaced_bytes = self._stored_bytes(name)
-        if not self._write_with_retry(name, header, payload, times_ns):
-            return False
-        self._usage.add(name.shard, size_bytes - replaced_bytes, 0 if replaced_bytes else 1)
-        return True
-
-    def _write_with_retry(
-        self, name: BlockName, header: bytes, payload: memoryview, times_ns: tuple[int, int]
-    ) -> bool:
-        """Write; on a full disk make room once and try again."""
-        for is_last_try in (False, True):
-            try:
-                self._files.write_record(name, header, payload, times_ns)
+            if found.entry.is_due(self._clock.now_unix_s()):
+                size_class.allocator.withdraw(found, "expired")
+                return False
+            if _is_read(name, found, target):
+                self._note_use(found)
                 return True
-            except OSError as error:
-                if is_last_try or error.errno not in _FULL:
-                    return False
-                self._evict(HEADER_BYTES + payload.nbytes)
+            if size_class.allocator.withdraw(found, "corrupt"):
+                return False
         return False
 
-    def _make_room(self, size_bytes: int) -> bool:
-        with self._counts_lock:
-            is_due = self._counts["puts"] % _PUTS_PER_MAINTENANCE == _PUTS_PER_MAINTENANCE - 1
-        if is_due:
-            self.maintain()
-        excess = self._usage.num_bytes + size_bytes - self._capacity_bytes
-        if excess <= 0:
-            return True
-        if size_bytes > self._capacity_bytes:
-            return False
-        self._evict(excess)
-        return self._usage.num_bytes + size_bytes <= self._capacity_bytes
+    def _note_use(self, found: Found) -> None:
+        now_s = int(self._clock.now_unix_s())
+        segment, slot, entry = found
+        if now_s - entry.used_s > _TOUCH_INTERVAL_S or entry.used_s > now_s:
+            segment.note_use(slot, replace(entry, used_s=now_s, num_uses=entry.num_uses + 1))
 
-    def _evict(self, num_bytes: int) -> None:
-        slack_bytes = self._capacity_bytes // 50
-        evicted, expired = self._evictor.free(num_bytes, slack_bytes)
-        self._count("evicted", evicted)
-        self._count("expired", expired)
-
-    def _stored_bytes(self, name: BlockName) -> int:
+    def _put(
+        self, name: BlockName, payload: memoryview, ttl_s: float | None, mark: BlockMark
+    ) -> str:
+        """Returns which count it adds to. Raises: OSError."""
+        size_class = self._classes.make(payload.nbytes)
+        earlier = size_class.segments.locate(name)
+        if earlier is not None and self._keeps(size_class, earlier, payload.nbytes, ttl_s, mark):
+            return "duplicates"
         try:
-            return self._files.path_of(name).stat().st_size
-        except OSError:
-            return 0
+            own = size_class.allocator.take()
+        except FileNotFoundError:  # somebody has deleted the directory
+            self._classes.begin_again()
+            return "put_failures"
+        if own is None:
+            return "put_failures"
+        try:
+            self._write(size_class, own, name, payload, ttl_s, mark)
+        except BaseException:
+            size_class.allocator.give_back(own)
+            raise
+        if earlier is not None:
+            size_class.allocator.withdraw(earlier, None)
+        return "puts"
 
-    def _remove(self, name: BlockName, path: Path, stat: os.stat_result) -> bool:
-        if not unlink_if_same(path, stat):
+    def _keeps(
+        self,
+        size_class: SizeClass,
+        found: Found,
+        num_bytes: int,
+        ttl_s: float | None,
+        mark: BlockMark,
+    ) -> bool:
+        """Whether the block is there already and as good; its life is made longer if need be."""
+        entry, now_unix_s = found.entry, self._clock.now_unix_s()
+        if entry.num_bytes != num_bytes or entry.is_due(now_unix_s):
             return False
-        self._usage.add(name.shard, -stat.st_size, -1)
+        if mark.provenance is Provenance.EXACT and entry.mark.provenance is not Provenance.EXACT:
+            return False
+        wanted_s = math.inf if ttl_s is None else now_unix_s + ttl_s / 2
+        if entry.expires_s and entry.expires_s < wanted_s:
+            longer = replace(entry, expires_s=_expiry_s(now_unix_s, ttl_s))
+            size_class.allocator.update(found, longer)
         return True
 
-    def _count(self, what: str, number: int = 1) -> None:
-        with self._counts_lock:
-            self._counts[what] += number
+    def _write(
+        self,
+        size_class: SizeClass,
+        own: OwnSlot,
+        name: BlockName,
+        payload: memoryview,
+        ttl_s: float | None,
+        mark: BlockMark,
+    ) -> None:
+        now_unix_s = self._clock.now_unix_s()
+        expires_s = _expiry_s(now_unix_s, ttl_s)
+        header = RecordHeader(
+            name,
+            own.segment.address(own.slot, own.generation),
+            payload.nbytes,
+            now_unix_s,
+            float(expires_s) or None,
+            mark,
+            digest_of(payload),
+        )
+        own.segment.write_record(own.slot, header.pack(), payload)
+        now_s = int(now_unix_s)
+        entry = Entry(own.generation, name, payload.nbytes, expires_s, now_s, now_s, 0, mark)
+        size_class.allocator.publish(own, entry)
+
+    def _find(self, name: BlockName) -> tuple[SizeClass, Found] | None:
+        for size_class in self._classes.all():
+            found = size_class.segments.locate(name)
+            if found is not None:
+                return size_class, found
+        return None
+
+    def _listed(self, entry: Entry) -> BlockListing:
+        return BlockListing(
+            self._name_of(entry.name.fingerprint),
+            entry.name.key,
+            entry.num_bytes,
+            float(entry.created_s),
+            float(entry.expires_s) or None,
+            float(entry.used_s),
+            entry.num_uses,
+            entry.mark,
+        )
+
+    def _name_of(self, fingerprint: bytes) -> str:
+        return self._classes.directory.fingerprint_of(fingerprint)
 
 
-def _read_verified(
-    fd: int, stat: os.stat_result, name: BlockName, target: memoryview
-) -> RecordHeader:
-    """Read a record into target. Raises: BadRecord when anything about it is wrong."""
-    raw = bytearray(HEADER_BYTES)
-    is_whole = read_all(fd, raw, target)
-    header = parse_header(raw, name)
-    if not is_whole or header.num_payload_bytes != target.nbytes:
-        raise BadRecord("wrong length")
-    if stat.st_size != HEADER_BYTES + target.nbytes:
-        raise BadRecord("wrong file size")
-    header.verify_payload(target)
-    return header
+def _is_read(name: BlockName, found: Found, target: memoryview) -> bool:
+    """Whether target now holds the block, proven. Raises: OSError, except for unreadable media."""
+    segment, slot, entry = found
+    try:
+        header = segment.read_record(slot, target)
+        verify(header, target, name, segment.address(slot, entry.generation))
+    except BadRecord:
+        return False
+    except OSError as error:
+        if error.errno != errno.EIO:
+            raise
+        return False
+    return True
 
 
-def _to_ns(unix_s: float) -> int:
-    return int(unix_s * 1e9)
+def _expiry_s(now_unix_s: float, ttl_s: float | None) -> int:
+    """Whole seconds, rounded up; 0 for never."""
+    return 0 if ttl_s is None else min(math.ceil(now_unix_s + ttl_s), 0xFFFFFFFF)

@@ -1,0 +1,80 @@
+"""What leaves the block store when it is full: what has expired, then what is worth least."""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+
+class StoredBlock(Protocol):
+    """What decides the value of one block."""
+
+    @property
+    def num_bytes(self) -> int: ...
+
+    @property
+    def last_used_unix_s(self) -> float: ...
+
+    @property
+    def expires_unix_s(self) -> float | None: ...
+
+    @property
+    def num_uses(self) -> int:
+        """Minutes in which it was read."""
+        ...
+
+    @property
+    def depth(self) -> int:
+        """Blocks before it in its chain."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class ValueEviction:
+    """Value of a block: expected reuse a byte.
+
+    Every block saves the same computation (128 tokens), so its size divides; a use is the likelier
+    the more recent the last one was and, slowly, the more there were; the first blocks of a chain
+    serve every chain that begins alike and are worth up to twice the deep ones, which need them.
+    """
+
+    idle_unit_s: float = 60.0
+    """Idle times are told apart in this unit: readers note a use at most once in it."""
+
+    def block_value(self, block: StoredBlock, now_unix_s: float) -> float:
+        """0 for an expired block. A last use in the future (the clock was set back) is now."""
+        if block.expires_unix_s is not None and block.expires_unix_s <= now_unix_s:
+            return 0.0
+        idle = max(0.0, now_unix_s - block.last_used_unix_s) / self.idle_unit_s
+        frequency = 1.0 + math.log2(1 + block.num_uses)
+        reach = 1.0 + 1.0 / (1 + block.depth)
+        return frequency * reach / ((1.0 + idle) * max(1, block.num_bytes))
+
+    def choose_victims(
+        self, blocks: Sequence[StoredBlock], *, now_unix_s: float, num_wanted: int
+    ) -> list[int]:
+        """Indices of all expired blocks, then of the least valuable ones until num_wanted are
+        named. Of equal ones the deeper goes, then the one named first."""
+        values = [self.block_value(block, now_unix_s) for block in blocks]
+        expired = [index for index, value in enumerate(values) if value == 0.0]
+        rest = (index for index, value in enumerate(values) if value > 0.0)
+        num_more = max(0, num_wanted - len(expired))
+        order = heapq.nsmallest(num_more, rest, key=lambda i: (values[i], -blocks[i].depth, i))
+        return expired + order
+
+    def choose_segment_to_drop(
+        self, victim_values: Sequence[float], segment_values: Sequence[float]
+    ) -> int | None:
+        """Whether another block size gives room: the index of its least valuable segment if that is
+        worth less than the blocks that would go otherwise (the mean of victim_values; without
+        victims any), else None. A segment's value is the mean over its slots, free ones are 0."""
+        if not segment_values:
+            return None
+        least = min(range(len(segment_values)), key=lambda index: (segment_values[index], index))
+        if not victim_values:
+            return least
+        mean = sum(victim_values) / len(victim_values)
+        return least if segment_values[least] < mean else None

@@ -1,0 +1,375 @@
+"""Free slots of one size: from segments this process owns, new segments, or evicted blocks."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import threading
+from collections import Counter, deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+
+from rorqual_runtime.blockstore.backend import ForgetReason
+from rorqual_runtime.blockstore.entries import FUTURE_S, Entry, SlotState
+from rorqual_runtime.blockstore.segment import SCAN_SLOTS, Segment
+from rorqual_runtime.blockstore.segment_set import Found, SegmentSet
+
+_MIN_FREE_SHARE = 0.25
+_VICTIM_SHARE = 32
+_MAX_VICTIMS = 1024
+_MAX_OWNED = 2
+_MAX_DROPPED = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A stored block as eviction sees it."""
+
+    segment: Segment
+    slot: int
+    num_bytes: int
+    last_used_unix_s: float
+    expires_unix_s: float | None
+    num_uses: int
+    depth: int
+
+
+class EvictionPolicy(Protocol):
+    """Which blocks leave a full store: see `rorqual_policy.ValueEviction`."""
+
+    def block_value(self, block: Candidate, now_unix_s: float) -> float: ...
+
+    def choose_victims(
+        self, blocks: Sequence[Candidate], *, now_unix_s: float, num_wanted: int
+    ) -> list[int]: ...
+
+    def choose_segment_to_drop(
+        self, victim_values: Sequence[float], segment_values: Sequence[float]
+    ) -> int | None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """Some neighbouring slots of a segment."""
+
+    segment: Segment
+    num_slots: int
+    num_free: int
+    blocks: list[Candidate]
+
+
+@dataclass(frozen=True, slots=True)
+class OwnSlot:
+    """A slot that is this process's to write, for a record of this generation."""
+
+    segment: Segment
+    slot: int
+    generation: int
+
+
+@dataclass(slots=True)
+class _Owned:
+    segment: Segment
+    free: deque[tuple[int, int]] = field(default_factory=deque)
+    """(slot, last generation)"""
+    num_writing: int = 0
+
+
+class RoomMaker(Protocol):
+    """The rest of the store, as the allocator of one size needs it."""
+
+    def new_segment(self, segments: SegmentSet) -> Segment | None:
+        """None when the capacity or the disk does not allow one."""
+        ...
+
+    def give_way(self, segments: SegmentSet, victim_values: Sequence[float]) -> bool:
+        """Drop a segment of another size if that is worth less. False: none was."""
+        ...
+
+    def now_unix_s(self) -> float: ...
+
+
+class SlotAllocator:
+    """Hands out slots of one size, evicting when there is no room. Safe for threads.
+
+    Only the owner of a segment allocates in it. A process owns few segments at a time and lets go
+    of a full one, so that any process can evict there later. Methods may raise OSError.
+    """
+
+    def __init__(
+        self,
+        segments: SegmentSet,
+        policy: EvictionPolicy,
+        room: RoomMaker,
+        on_gone: Callable[[Entry, ForgetReason], None],
+    ) -> None:
+        self._segments = segments
+        self._policy = policy
+        self._room = room
+        self._on_gone = on_gone
+        self._owned: dict[int, _Owned] = {}
+        self._lock = threading.RLock()
+        self._dice = random.Random()
+        self._num_taken = 0
+
+    def take(self) -> OwnSlot | None:
+        """A slot to write to; `publish` or `give_back` must follow. None: there is no room."""
+        with self._lock:
+            owned = self._with_free() or self._refilled()
+            if owned is None:
+                return None
+            slot, generation = owned.free.popleft()
+            owned.num_writing += 1
+            self._num_taken += 1
+            return OwnSlot(owned.segment, slot, (generation + 1) & 0xFFFFFFFF)
+
+    def publish(self, own: OwnSlot, entry: Entry) -> None:
+        """The record is written: make it visible. After an error the slot is still the caller's."""
+        self._segments.publish(own.segment, own.slot, entry)
+        with self._lock:
+            self._written(own.segment)
+
+    def give_back(self, own: OwnSlot) -> None:
+        """Nothing came of it."""
+        with self._lock:
+            owned = self._owned.get(own.segment.number)
+            if owned is not None:
+                owned.free.append((own.slot, own.generation))
+            self._written(own.segment)
+
+    def withdraw(self, found: Found, reason: ForgetReason | None) -> bool:
+        """Take a block out of the store. reason: to be told to others. False: it had gone."""
+        with self._lock:
+            if not self._segments.withdraw(found):
+                return False
+            owned = self._owned.get(found.segment.number)
+            if owned is not None:
+                owned.free.append((found.slot, found.entry.generation))
+        if reason is not None:
+            self._on_gone(found.entry, reason)
+        return True
+
+    def update(self, found: Found, entry: Entry) -> None:
+        """Change what the entry says about a block, if it is still the same block."""
+        with self._lock:
+            now = found.segment.entry(found.slot)
+            if now is not None and now.generation == found.entry.generation:
+                found.segment.publish(found.slot, entry)
+
+    def sample(self, max_slots: int = SCAN_SLOTS) -> list[Sample]:
+        """Slots of every segment, max_slots in all: of a small store every slot."""
+        segments = self._segments.segments()
+        if not segments:
+            return []
+        count = max(1, max_slots // len(segments))
+        return [self._sample_of(segment, count) for segment in segments]
+
+    def sweep(self) -> None:
+        """Remove what has expired from one segment, and an unused segment altogether."""
+        with self._lock:
+            segments = self._segments.segments()
+            segment = self._dice.choice(segments) if segments else None
+            if segment is None or not segment.own():
+                return
+            try:
+                num_left = self._expire(segment)
+            finally:
+                is_in_use = segment.number in self._owned
+                if not is_in_use:
+                    segment.disown()
+            if not is_in_use and not num_left and segment.own():
+                self._segments.forget_segment(segment)
+
+    def release_idle(self) -> None:
+        """Let go of the segments of a size that is not written to any more: call it now and then.
+
+        Two calls without a `take` in between do it."""
+        with self._lock:
+            if self._num_taken == 0:
+                self.close()
+            self._num_taken = 0
+
+    def drop_segment(self, segment: Segment) -> bool:
+        """Delete a whole segment unless somebody works with it; never waits for them."""
+        if not self._lock.acquire(blocking=False):
+            return False
+        try:
+            if segment.number in self._owned or not segment.own():
+                return False
+            for found in self._segments.blocks_of(segment):
+                self._on_gone(found.entry, "evicted")
+            self._segments.forget_segment(segment)
+            return True
+        finally:
+            self._lock.release()
+
+    def refresh(self) -> None:
+        with self._lock:
+            self._segments.refresh()
+            for number, owned in list(self._owned.items()):
+                if owned.segment.is_removed():
+                    del self._owned[number]
+
+    def close(self) -> None:
+        """Let go of every segment nobody writes to."""
+        with self._lock:
+            for owned in list(self._owned.values()):
+                if not owned.num_writing:
+                    self._let_go(owned)
+
+    def _with_free(self) -> _Owned | None:
+        return next((owned for owned in self._owned.values() if owned.free), None)
+
+    def _refilled(self) -> _Owned | None:
+        """A segment with free slots: one that lies idle, a new one, or one made room in."""
+        samples = self.sample()
+        for sample in sorted(samples, key=lambda s: s.num_free / s.num_slots, reverse=True):
+            if sample.num_free < _MIN_FREE_SHARE * sample.num_slots:
+                break
+            owned = self._adopt(sample.segment)
+            if owned is not None and owned.free:
+                return owned
+        return self._created() or self._reclaimed(samples)
+
+    def _created(self) -> _Owned | None:
+        segment = self._room.new_segment(self._segments)
+        return self._adopt(segment) if segment else None
+
+    def _adopt(self, segment: Segment) -> _Owned | None:
+        """Own the segment and know its free slots. None: somebody else owns it."""
+        if segment.number in self._owned:
+            return self._owned[segment.number]
+        if not segment.own():
+            return None
+        try:
+            if segment.is_dirty():  # its last owner was killed
+                self._segments.reindex(segment)
+            segment.set_dirty(True)
+            owned = _Owned(segment, _free_slots(segment))
+        except BaseException:
+            segment.disown()
+            raise
+        self._let_go_of_full_ones()
+        self._owned[segment.number] = owned
+        return owned
+
+    def _let_go_of_full_ones(self) -> None:
+        full = [o for o in self._owned.values() if not o.free and not o.num_writing]
+        for owned in full[: max(0, len(self._owned) - _MAX_OWNED + 1)]:
+            self._let_go(owned)
+
+    def _let_go(self, owned: _Owned) -> None:
+        del self._owned[owned.segment.number]
+        with contextlib.suppress(OSError):
+            owned.segment.set_dirty(False)
+        owned.segment.disown()
+
+    def _written(self, segment: Segment) -> None:
+        owned = self._owned.get(segment.number)
+        if owned is not None:
+            owned.num_writing -= 1
+
+    def _reclaimed(self, samples: list[Sample]) -> _Owned | None:
+        """Evict blocks of one segment; or give way to this size by dropping another's segment."""
+        now_unix_s = self._room.now_unix_s()
+        blocks = [block for sample in samples for block in sample.blocks]
+        wanted = max(1, len(blocks) // _VICTIM_SHARE)
+        order = self._policy.choose_victims(blocks, now_unix_s=now_unix_s, num_wanted=wanted)
+        victims = [blocks[index] for index in order]
+        values = [self._policy.block_value(victim, now_unix_s) for victim in victims]
+        if (created := self._given(values)) is not None:
+            return created
+        for number, _ in Counter(v.segment.number for v in victims).most_common():
+            here = [victim for victim in victims if victim.segment.number == number]
+            owned = self._adopt(here[0].segment)
+            if owned is None:
+                continue
+            self._evict(owned, here, now_unix_s)
+            self._evict_more(owned, max(values), now_unix_s)
+            if owned.free:
+                return owned
+        return None
+
+    def _given(self, victim_values: Sequence[float]) -> _Owned | None:
+        """A new segment in place of less valuable ones of other sizes."""
+        for _ in range(_MAX_DROPPED):
+            if not self._room.give_way(self._segments, victim_values):
+                return None
+            if (created := self._created()) is not None:
+                return created
+        return None
+
+    def _evict(self, owned: _Owned, victims: Sequence[Candidate], now_unix_s: float) -> None:
+        for victim in victims:
+            entry = victim.segment.entry(victim.slot)
+            if entry is not None:
+                reason: ForgetReason = "expired" if entry.is_due(now_unix_s) else "evicted"
+                self.withdraw(Found(victim.segment, victim.slot, entry), reason)
+            elif victim.segment.scrap(victim.slot):
+                owned.free.append((victim.slot, 0))
+
+    def _evict_more(self, owned: _Owned, max_value: float, now_unix_s: float) -> None:
+        """Blocks of the segment that were not in the sample and are worth no more than those that
+        go, a bounded number: the next sample is due the later."""
+        segment = owned.segment
+        if segment.shape.num_slots <= SCAN_SLOTS // len(self._segments.segments()):
+            return  # the sample was all of it
+        start = self._dice.randrange(segment.shape.num_slots)
+        num_seen = 0
+        for first in (start, 0):
+            blocks = self._sample_of(segment, min(SCAN_SLOTS, segment.shape.num_slots), first)
+            due = [b for b in blocks.blocks if self._policy.block_value(b, now_unix_s) <= max_value]
+            self._evict(owned, due[: _MAX_VICTIMS - num_seen], now_unix_s)
+            num_seen += len(due)
+            if num_seen >= _MAX_VICTIMS:
+                return
+
+    def _sample_of(self, segment: Segment, count: int, first: int | None = None) -> Sample:
+        if first is None:
+            first = self._dice.randrange(max(1, segment.shape.num_slots - count + 1))
+        rows = segment.scan(first, count)
+        used = np.nonzero(rows["state"] == SlotState.VALID)[0]
+        blocks = [
+            Candidate(segment, first + index, size, float(last), float(expires) or None, uses, deep)
+            for index, size, last, expires, uses, deep in zip(
+                used.tolist(), *(_column(rows, used, name) for name in _HINTS), strict=True
+            )
+        ]
+        return Sample(segment, len(rows), len(rows) - len(blocks), blocks)
+
+    def _expire(self, segment: Segment) -> int:
+        """Returns how many blocks are left in the segment."""
+        now_unix_s = self._room.now_unix_s()
+        num_left = 0
+        for first in range(0, segment.shape.num_slots, SCAN_SLOTS):
+            rows = segment.scan(first, SCAN_SLOTS)
+            is_valid = rows["state"] == SlotState.VALID
+            is_over = (rows["expires"] != 0) & (rows["expires"] <= now_unix_s)
+            is_due = is_valid & (is_over | (rows["created"] > now_unix_s + FUTURE_S))
+            num_left += int(is_valid.sum() - is_due.sum())
+            for slot in (np.nonzero(is_due)[0] + first).tolist():
+                entry = segment.entry(slot)
+                if entry is not None:
+                    self.withdraw(Found(segment, slot, entry), "expired")
+        return num_left
+
+
+_HINTS = ("num_bytes", "used", "expires", "uses", "depth")
+
+
+def _free_slots(segment: Segment) -> deque[tuple[int, int]]:
+    free: deque[tuple[int, int]] = deque()
+    for first in range(0, segment.shape.num_slots, SCAN_SLOTS):
+        rows = segment.scan(first, SCAN_SLOTS)
+        indices = np.nonzero(rows["state"] != SlotState.VALID)[0]
+        generations = rows["generation"][indices].tolist()
+        free.extend(zip((indices + first).tolist(), generations, strict=True))
+    return free
+
+
+def _column(rows: np.ndarray[Any, Any], used: np.ndarray[Any, Any], name: str) -> list[Any]:
+    column: list[Any] = rows[name][used].tolist()
+    return column

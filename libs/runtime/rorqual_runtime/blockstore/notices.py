@@ -1,0 +1,69 @@
+"""What a store lost, told to kvmeta: it should promise those blocks to nobody."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict, deque
+from collections.abc import Collection, Sequence
+
+from rorqual_proto.v1 import kvmeta_pb2
+
+from rorqual_runtime import subjects
+from rorqual_runtime.blockstore.backend import ForgetReason, ForgottenBlock
+from rorqual_runtime.bus import Bus
+from rorqual_runtime.errors import ServingError
+
+MAX_KEYS = 1024
+"""In one message: 18 KiB."""
+MAX_BACKLOG = 65_536
+ALL_REASONS: Collection[ForgetReason] = ("evicted", "expired", "corrupt")
+
+
+class ForgetNotices:
+    """Tells kvmeta in batches. At most MAX_BACKLOG blocks wait, of more the first are dropped: a
+    reader that misses a block says so again."""
+
+    def __init__(self, bus: Bus, reasons: Collection[ForgetReason] = ALL_REASONS) -> None:
+        """Blocks that went for another reason are not told."""
+        self._bus = bus
+        self._reasons = reasons
+        self._loop = asyncio.get_running_loop()
+        self._waiting: deque[ForgottenBlock] = deque(maxlen=MAX_BACKLOG)
+        self._is_due = asyncio.Event()
+
+    def add(self, blocks: Sequence[ForgottenBlock]) -> None:
+        """An `OnForgotten`: from any thread, without waiting."""
+        told = [b for b in blocks if b.fingerprint and b.reason in self._reasons]
+        if told and not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._add, told)
+
+    async def run(self) -> None:
+        """Tell what comes, for ever. While the bus is away, notices are lost."""
+        while True:
+            await self._is_due.wait()
+            self._is_due.clear()
+            blocks = list(self._waiting)
+            self._waiting.clear()
+            for message in to_wire(blocks):
+                try:
+                    await self._bus.publish(subjects.kvmeta_forget(), message)
+                except ServingError:
+                    break
+
+    def _add(self, blocks: Sequence[ForgottenBlock]) -> None:
+        self._waiting.extend(blocks)
+        self._is_due.set()
+
+
+def to_wire(blocks: Sequence[ForgottenBlock]) -> list[kvmeta_pb2.ForgetBlocksRequest]:
+    """One message for each model, reason and MAX_KEYS blocks."""
+    keys: dict[tuple[str, ForgetReason], list[bytes]] = defaultdict(list)
+    for block in blocks:
+        keys[block.fingerprint, block.reason].append(block.key)
+    return [
+        kvmeta_pb2.ForgetBlocksRequest(
+            model_fingerprint=fingerprint, keys=found[at : at + MAX_KEYS], reason=reason
+        )
+        for (fingerprint, reason), found in keys.items()
+        for at in range(0, len(found), MAX_KEYS)
+    ]

@@ -1,0 +1,67 @@
+"""Expired blocks go first, then those that are worth least a byte."""
+
+from dataclasses import dataclass, replace
+
+from hypothesis import given
+from hypothesis import strategies as st
+from rorqual_policy import ValueEviction
+
+NOW_S = 1e9
+POLICY = ValueEviction()
+
+
+@dataclass(frozen=True)
+class Block:
+    num_bytes: int = 1000
+    last_used_unix_s: float = NOW_S
+    expires_unix_s: float | None = None
+    num_uses: int = 0
+    depth: int = 0
+
+
+BLOCKS = st.builds(
+    Block,
+    num_bytes=st.integers(1, 1 << 30),
+    last_used_unix_s=st.floats(NOW_S - 1e6, NOW_S + 1e5),
+    expires_unix_s=st.none() | st.floats(NOW_S - 1e5, NOW_S + 1e5),
+    num_uses=st.integers(0, 1 << 16),
+    depth=st.integers(0, 1 << 16),
+)
+
+
+def value(block):
+    return POLICY.block_value(block, NOW_S)
+
+
+def test_what_makes_a_block_worth_more():
+    block = Block(last_used_unix_s=NOW_S - 3600, num_uses=1, depth=2)
+    assert value(block) < value(replace(block, last_used_unix_s=NOW_S - 60))
+    assert value(block) < value(replace(block, num_uses=20))
+    assert value(block) < value(replace(block, depth=0))
+    assert value(block) < value(replace(block, num_bytes=500))
+    assert value(replace(block, expires_unix_s=NOW_S)) == 0
+    assert value(replace(block, last_used_unix_s=NOW_S + 9e9)) == value(
+        replace(block, last_used_unix_s=NOW_S)
+    )
+
+
+def test_equal_blocks_go_from_the_end_of_their_chain():
+    blocks = [Block(depth=depth) for depth in (3, 40_000, 40_001, 0)]
+    assert POLICY.choose_victims(blocks, now_unix_s=NOW_S, num_wanted=4) == [2, 1, 0, 3]
+
+
+@given(st.lists(BLOCKS, max_size=30), st.integers(0, 40))
+def test_all_expired_and_the_least_valuable(blocks, num_wanted):
+    victims = POLICY.choose_victims(blocks, now_unix_s=NOW_S, num_wanted=num_wanted)
+    expired = [i for i, b in enumerate(blocks) if b.expires_unix_s and b.expires_unix_s <= NOW_S]
+    assert victims[: len(expired)] == expired
+    assert len(victims) == len(set(victims)) == max(len(expired), min(num_wanted, len(blocks)))
+    kept = [value(block) for i, block in enumerate(blocks) if i not in victims]
+    assert all(value(blocks[v]) <= min(kept, default=float("inf")) for v in victims)
+
+
+def test_another_size_gives_way_if_its_segment_is_worth_less():
+    choose = POLICY.choose_segment_to_drop
+    assert choose([], []) is None and choose([], [5.0, 3.0]) == 1
+    assert choose([2.0, 4.0], [5.0, 2.9, 2.9]) == 1
+    assert choose([2.0, 4.0], [3.0]) is None
