@@ -48,14 +48,31 @@ class EnduringClient(Client):
 
     Its PING also overtakes what waits to be sent, so that `flush` could return before the broker
     had read the subscription made just before it. Here a PING goes last.
+
+    And it leaves every message to a flusher task, which comes to it after whatever else the loop
+    has to do. Here a socket with room gets it at once.
     """
 
     async def _send_ping(self, future: asyncio.Future[bool] | None = None) -> None:
-        if self.is_connected and self._pending:
-            assert self._transport is not None
+        if self.is_connected:
+            self._write_pending()
+        await super()._send_ping(future)
+
+    async def _flush_pending(self, force_flush: bool = False) -> None:
+        if force_flush or not self.is_connected or self._is_backed_up():
+            await super()._flush_pending(force_flush)
+        else:
+            self._write_pending()
+
+    def _is_backed_up(self) -> bool:
+        """Whether the socket has not taken what was written: the flusher waits for it then."""
+        writer = getattr(self._transport, "_io_writer", None)
+        return writer is None or writer.transport.get_write_buffer_size() > 0
+
+    def _write_pending(self) -> None:
+        if self._pending and self._transport is not None:
             self._transport.writelines(self._pending)
             self._pending, self._pending_data_size = [], 0
-        await super()._send_ping(future)
 
     async def _process_err(self, err_msg: str) -> None:
         if "permissions violation" in err_msg.lower():

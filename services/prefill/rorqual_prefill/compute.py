@@ -94,7 +94,7 @@ class PrefillEngine:
         try:
             yield prompt
         finally:
-            if not prompt.logits.done() or prompt.logits.cancelled():
+            if not prompt.exported.done() or prompt.exported.cancelled():
                 await uninterrupted(asyncio.to_thread(self._withdraw, prompt))
 
     def _withdraw(self, prompt: Prompt) -> None:
@@ -134,12 +134,11 @@ class PrefillEngine:
             for prompt, num_tokens in planned:
                 prompt.save_window(self._model, self._cache, num_tokens)
         self._note_rate(sum(n for _, n in planned), time.perf_counter() - started_s)
-        row = 0
+        self._tell_logits(planned, logits)
         for prompt, num_tokens in planned:
             self._advance(prompt, num_tokens)
             if prompt.num_remaining == 0:
-                self._finish(prompt, logits[row])
-                row += 1
+                self._finish(prompt)
 
     def _plan(self) -> list[tuple[Prompt, int]]:
         """Choose the chunks of the next step and tell which prompts are on their last one."""
@@ -172,6 +171,12 @@ class PrefillEngine:
         self.tokens_per_s += (rate - self.tokens_per_s) * (weight if self.tokens_per_s else 1.0)
         self.num_computed_tokens += num_tokens
 
+    def _tell_logits(self, planned: list[tuple[Prompt, int]], logits: np.ndarray) -> None:
+        """Before any page is copied: first tokens need no pages."""
+        complete = [prompt for prompt, num_tokens in planned if num_tokens == prompt.num_remaining]
+        for prompt, row in zip(complete, logits, strict=True):
+            self._post(_resolve, prompt.logits, np.array(row, dtype=np.float32))
+
     def _advance(self, prompt: Prompt, num_tokens: int) -> None:
         first_open = prompt.num_done // BLOCK_TOKENS
         prompt.num_done += num_tokens
@@ -182,17 +187,17 @@ class PrefillEngine:
                 prompt.on_page(index)
             self._post(prompt.on_progress, prompt.num_remaining)
 
-    def _finish(self, prompt: Prompt, logits: np.ndarray) -> None:
+    def _finish(self, prompt: Prompt) -> None:
         with self._changed:
             self._waiting.pop(prompt.prompt_id, None)
-        self._post(_resolve, prompt.logits, np.array(logits, dtype=np.float32))
+        self._post(_resolve, prompt.exported, None)
 
     def _fail_step(self, err: Exception) -> None:
         """Every prompt of a failed step fails: the step's effect on its pages is unknown."""
         with self._changed:
             failed = [self._waiting.pop(i) for i in self._in_step if i in self._waiting]
         for prompt in failed:
-            self._post(_reject, prompt.logits, Internal(f"prefill failed: {type(err).__name__}"))
+            self._post(_fail, prompt, Internal(f"prefill failed: {type(err).__name__}"))
 
     def _post(self, function: Callable[..., None], *args: Any) -> None:
         if not self._loop.is_closed():
@@ -204,6 +209,9 @@ def _resolve(future: asyncio.Future[Any], value: Any) -> None:
         future.set_result(value)
 
 
-def _reject(future: asyncio.Future[Any], err: BaseException) -> None:
-    if not future.done():
-        future.set_exception(err)
+def _fail(prompt: Prompt, err: Exception) -> None:
+    """Tell whoever waits for the prompt, once."""
+    awaited = prompt.exported if prompt.logits.done() else prompt.logits
+    if not awaited.done():
+        awaited.set_exception(err)
+    _resolve(prompt.exported, None)

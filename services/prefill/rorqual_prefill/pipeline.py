@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 import numpy as np
+import torch
 from opentelemetry.trace import Tracer
 from rorqual_engine.models.base import CausalModel
 from rorqual_policy.blocks import block_keys
@@ -120,10 +121,9 @@ class PrefillPipeline:
         async with self._images.holding(work.job, begin.first_row, left_s) as images:
             prompt = self._prompt(work, begin, images)
             async with self._early_placement(work.job, prompt.last_chunk_started) as placement:
-                logits = await self._compute(work, prompt)
+                logits = await self._compute(work, begin, prompt, placement)
                 if prompt.window and prompt.window.kept is not None:
                     self._windows.keep(work.keys[-1], prompt.window.kept)
-                await self._announce(work, begin, logits, placement)
                 await self._hand_over(work, begin, logits, placement)
 
     async def _announce(
@@ -132,23 +132,28 @@ class PrefillPipeline:
         """The first token at once, where it is certain that decode will draw the same.
 
         A job that is delivered again must draw it as well, so the model's bits must not depend on
-        chance: not on a GPU, and not with windows, which may be gone then and be replayed.
+        chance: only in bf16 on a CPU, and not with windows, which may be gone then and be replayed.
+        If nobody takes the prompt over after all, the client's begun stream ends with the error.
         Source: 2 ms of TTFT are preparation and transfer of a handover.
         """
-        job = work.job
-        is_repeatable = self._model.device.type == "cpu" and not self._snapshot_bytes
+        job, model = work.job, self._model
+        is_exact = model.device.type == "cpu" and model.dtype == torch.bfloat16
+        is_repeatable = is_exact and not self._snapshot_bytes
         is_placed = placement.done() and not placement.cancelled() and not placement.exception()
         if not (job.is_plain_draw and is_placed and is_repeatable):
             return
         token_id = int(logits.argmax())
-        if token_id in job.stop_ids or token_id in self._model.eos_token_ids:
+        if token_id in job.stop_ids or token_id in model.eos_token_ids:
             return  # decode says how an answer ends
         with contextlib.suppress(ServingError):
             await self._fleet.announce(
                 job, token_id, decode_id=placement.result(), num_cached_tokens=begin.first_row
             )
 
-    async def _compute(self, work: Work, prompt: Prompt) -> np.ndarray:
+    async def _compute(
+        self, work: Work, begin: Begin, prompt: Prompt, placement: asyncio.Task[str]
+    ) -> np.ndarray:
+        """The logits behind the prompt; its pages are in the export then."""
         with self._tracer.start_as_current_span("prefill.compute") as span:
             span.set_attributes(
                 {
@@ -158,7 +163,10 @@ class PrefillPipeline:
                 }
             )
             async with self._engine.computing(prompt):
-                return await prompt.logits
+                logits = await prompt.logits
+                await self._announce(work, begin, logits, placement)
+                await prompt.exported
+                return logits
 
     def _prompt(self, work: Work, begin: Begin, images: PromptImages | None) -> Prompt:
         loop = asyncio.get_running_loop()
@@ -178,6 +186,7 @@ class PrefillPipeline:
             on_progress=on_progress,
             last_chunk_started=loop.create_future(),
             logits=loop.create_future(),
+            exported=loop.create_future(),
             images=images,
             window=begin.window,
         )

@@ -39,6 +39,8 @@ class Prompt:
     on_progress: Callable[[int], None]
     last_chunk_started: asyncio.Future[None]
     logits: asyncio.Future[np.ndarray]
+    exported: asyncio.Future[None]
+    """Done once every page has gone through on_page, soon after the logits."""
     images: PromptImages | None = None
     window: PromptWindow | None = None
     is_withdrawn: bool = field(default=False, init=False)

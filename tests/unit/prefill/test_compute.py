@@ -68,12 +68,15 @@ def make_prompt(name: str, num_tokens: int, first_page: int, num_done: int = 0) 
         on_progress=lambda num_remaining: None,
         last_chunk_started=loop.create_future(),
         logits=loop.create_future(),
+        exported=loop.create_future(),
     )
 
 
 async def compute(engine, prompt) -> list[float]:
     async with engine.computing(prompt):
-        return (await asyncio.wait_for(prompt.logits, 5)).tolist()
+        logits = (await asyncio.wait_for(prompt.logits, 30)).tolist()
+        await asyncio.wait_for(prompt.exported, 30)
+        return logits
 
 
 async def test_a_prompt_is_computed_in_chunks_and_its_pages_told_in_order(engine, model):
@@ -138,3 +141,30 @@ def test_a_step_is_as_long_as_the_machine_allows(step_tokens, tokens_per_s, targ
 )
 def test_one_token_at_least_is_computed(num_tokens, expected):
     assert num_reusable_blocks(num_tokens) == expected
+
+
+async def test_logits_come_before_the_pages_are_copied(engine):
+    prompt = make_prompt("p", 100, 0)
+    may_copy = threading.Event()
+    prompt.on_page = lambda index: may_copy.wait(30)
+    async with engine.computing(prompt):
+        try:
+            await asyncio.wait_for(prompt.logits, 30)
+            assert not prompt.exported.done()
+        finally:
+            may_copy.set()
+        await asyncio.wait_for(prompt.exported, 30)
+
+
+async def test_pages_that_cannot_be_copied_fail_the_prompt_that_has_its_logits(engine):
+    prompt, failed = make_prompt("p", 100, 0), OSError("no room")
+
+    def fail(index: int) -> None:
+        raise failed
+
+    prompt.on_page = fail
+    async with engine.computing(prompt):
+        await asyncio.wait_for(prompt.logits, 30)
+        with pytest.raises(Internal, match="OSError"):
+            await asyncio.wait_for(prompt.exported, 30)
+    assert await compute(engine, make_prompt("q", 100, 1)) == [99.0, 100.0]
