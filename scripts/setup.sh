@@ -6,6 +6,7 @@ cd "$(dirname "$0")/.."
 
 need_gb=6
 num_tries=3
+pause_s=3
 wait_s=1800
 
 fail() { echo "setup: $1; remedy: $2" >&2; exit 1; }
@@ -63,7 +64,7 @@ install() {
         .venv/bin/python -m pip install --disable-pip-version-check --no-color "${how[@]}" -c constraints.txt "$@" 2>&1 |
             tee .venv/setup.log | progress && return
         how=()
-        ((try < num_tries)) && echo "setup: that failed, trying again ($((try + 1)) of $num_tries)" && sleep $((try * 3))
+        ((try < num_tries)) && echo "setup: that failed, trying again ($((try + 1)) of $num_tries)" && sleep $((try * pause_s))
     done
     fail "packages could not be installed, pip says why above and in .venv/setup.log" \
         "check the network and pip's proxy settings, then run the same command again"
