@@ -20,6 +20,7 @@ from rorqual_engine.runner import BareEngine, GenerationParams
 from tests.e2e.test_v41_equality import MODEL, NUM_TOKENS, Client, seen
 from tests.support.fleet import RunningFleet, running_fleet
 from tests.support.model import random_v41_dir
+from tests.support.waiting import WAIT_S
 
 LENGTHS = (1, 100, 150, 515)
 UP_TO_A_WINDOW = slice(2)
@@ -118,7 +119,7 @@ def test_generations_end_with_a_rank_of_decode(
 def test_the_workers_of_a_killed_instance_end(fleet: RunningFleet) -> None:
     (worker,) = _workers(fleet.pids["decode-1"])
     fleet.kill("decode-1")
-    end_s = time.monotonic() + 5
+    end_s = time.monotonic() + WAIT_S
     while Path(f"/proc/{worker}").exists():
         assert time.monotonic() < end_s
         time.sleep(0.02)

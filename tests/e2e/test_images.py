@@ -15,6 +15,7 @@ from tests.e2e.seeing import SeeingClient, SeeingOracle, data_url, image_part, t
 from tests.support.fleet import RunningFleet, running_fleet
 from tests.support.model import random_v41_dir
 from tests.support.pictures import picture_file
+from tests.support.waiting import WAIT_S
 from tests.support.web_server import WebServer, answer, web_server
 
 FILES = {seed: picture_file(seed, 150 + 10 * seed, 130) for seed in range(1, 8)}
@@ -107,7 +108,7 @@ def test_equal_text_with_another_image_shares_no_cache_and_the_same_image_does(
 
 def _until_cached(client: SeeingClient, messages: list[dict[str, object]]):  # type: ignore[no-untyped-def]
     """Blocks are written behind the answer."""
-    end_s = time.monotonic() + 10
+    end_s = time.monotonic() + WAIT_S
     while True:
         found = client.ask(messages)
         if found.cached_tokens or time.monotonic() > end_s:

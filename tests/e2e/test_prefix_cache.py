@@ -8,6 +8,7 @@ from pathlib import Path
 import openai
 
 from tests.e2e.chat import GreedyChat
+from tests.support.waiting import WAIT_S
 
 _WORD = " river"
 
@@ -37,7 +38,7 @@ def test_another_salt_shares_nothing(client: openai.OpenAI) -> None:
         return done.usage.prompt_tokens_details.cached_tokens or 0
 
     assert cached("one") == 0
-    end_s = time.monotonic() + 10
+    end_s = time.monotonic() + WAIT_S
     while cached("one") == 0:
         assert time.monotonic() < end_s, "the blocks were never stored"
     assert cached("two") == 0
@@ -45,7 +46,7 @@ def test_another_salt_shares_nothing(client: openai.OpenAI) -> None:
 
 def _ask_until_stored(chat: GreedyChat, client: openai.OpenAI, content: str):  # type: ignore[no-untyped-def]
     """Blocks are written behind the answer: ask again for a moment until all are there."""
-    end_s = time.monotonic() + 10
+    end_s = time.monotonic() + WAIT_S
     while True:
         answer = chat.ask(client, content)
         if answer.cached_tokens == 15 * 128 or time.monotonic() > end_s:

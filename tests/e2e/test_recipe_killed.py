@@ -83,7 +83,8 @@ async def _ask_all(running: RunningFleet, kill: str | None = None) -> dict[str, 
     if kill is not None:
         streams = [begun[name] for name, (_, body) in REQUESTS.items() if "stream" in body]
         await asyncio.gather(*(event.wait() for event in streams))
-        loads = await asyncio.to_thread(running.loads)
+        while kill not in (loads := await asyncio.to_thread(running.loads)):
+            pass  # it was too busy to tell
         assert loads[kill].num_active_requests > 0, "nothing was under way there"
         await asyncio.to_thread(running.kill, kill)
     return {name: await task for name, task in tasks.items()}

@@ -12,6 +12,7 @@ import pytest
 
 from tests.e2e.chat import MODEL
 from tests.support.fleet import FleetFactory, RunningFleet
+from tests.support.waiting import WAIT_S
 
 NUM_STREAMS = 50
 
@@ -89,7 +90,7 @@ def test_a_stored_block_that_was_damaged_is_computed_again(fleet: FleetFactory) 
 
 
 def _wait_for_blocks(store: Path) -> list[Path]:
-    end_s = time.monotonic() + 10
+    end_s = time.monotonic() + WAIT_S
     while True:
         blocks = [p for p in store.rglob("*") if p.is_file() and p.stat().st_size > 1 << 20]
         if len(blocks) >= 2:

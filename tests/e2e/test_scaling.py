@@ -47,7 +47,7 @@ def test_decode_scales_out_and_in_within_bounds_and_loses_nothing(fleet: FleetFa
             "RORQUAL_SCALER_WINDOW_S": "3",
         },
     )
-    assert _num_ready(running, "decode") == 1
+    _wait_for(running, 1, timeout_s=60)
     with ThreadPoolExecutor(12) as pool:
         answers = [pool.submit(_ask, running, index) for index in range(12)]
         _wait_for(running, 2, timeout_s=60)

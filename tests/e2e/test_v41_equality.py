@@ -22,6 +22,7 @@ from tests.e2e.chat import _ids_by_bytes
 from tests.support.fleet import RunningFleet, running_fleet
 from tests.support.model import random_v41_dir
 from tests.support.replay import greedy_after_replay
+from tests.support.waiting import WAIT_S
 
 MODEL = "random-v41"
 LENGTHS = (1, 40, 128, 129, 300, 515, 900)
@@ -161,7 +162,7 @@ def test_a_client_that_leaves_leaves_nothing_held(fleet: RunningFleet) -> None:
 
 
 def _until(condition: Callable[[], object], what: str) -> None:
-    end_s = time.monotonic() + 10
+    end_s = time.monotonic() + WAIT_S
     while not condition():
         assert time.monotonic() < end_s, f"waited in vain for {what}"
         time.sleep(0.1)

@@ -32,7 +32,16 @@ from rorqual_runtime.discovery import Instance, discover
 ROOT = Path(__file__).resolve().parents[2]
 START_TIMEOUT_S = 300.0
 STOP_TIMEOUT_S = 90.0
-CALL_TIMEOUT_S = 30.0
+CALL_TIMEOUT_S = 60.0
+PATIENT = {
+    "RORQUAL_ROUTER_MATCH_TIMEOUT_S": "15",
+    "RORQUAL_KVMETA_REDIS_TIMEOUT_S": "10",
+    "RORQUAL_KVMETA_REDIS_WRITE_TIMEOUT_S": "10",
+    "RORQUAL_RECIPE_STORE_TIMEOUT_S": "10",
+}
+"""A hint that is late on a busy machine is waited for: tests count cached tokens."""
+
+SERVERS = {"nats", "redis"}
 
 T = TypeVar("T")
 
@@ -136,19 +145,22 @@ class RunningFleet:
             if time.monotonic() > end_s:
                 raise TimeoutError(f"not ready after {timeout_s:.0f} s: {sorted(missing)}")
 
-    def wait_idle(self, timeout_s: float = 15.0) -> None:
+    def wait_idle(self, timeout_s: float = 30.0) -> None:
         """Return once nobody holds a request, lease, page or window.
 
-        Raises: TimeoutError that says who holds what, or that nobody reports.
+        Raises: TimeoutError that says who holds what, and who does not report.
         """
         end_s = time.monotonic() + timeout_s
         while True:
             loads = self.loads()
             held = {name: counts for name, load in loads.items() if any(counts := _held(load))}
-            if loads and not held:
+            silent = set(self.pids) - loads.keys() - SERVERS
+            if not held and not silent:
                 return
             if time.monotonic() > end_s:
-                raise TimeoutError(f"after {timeout_s:.0f} s of {sorted(loads)} hold: {held}")
+                raise TimeoutError(
+                    f"after {timeout_s:.0f} s hold: {held}, silent: {sorted(silent)}"
+                )
 
     def log(self, name: str) -> str:
         """What one process has logged."""
@@ -192,7 +204,7 @@ def fleet_options(
         max_decode=max_decode,
         restart=restart,
         drain_s=5.0,
-        env=dict(env or {}),
+        env={**PATIENT, **(env or {})},
     )
 
 
