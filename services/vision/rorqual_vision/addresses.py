@@ -9,8 +9,13 @@ Address = IPv4Address | IPv6Address
 Network = IPv4Network | IPv6Network
 
 _NAT64 = (IPv6Network("64:ff9b::/96"), IPv6Network("64:ff9b:1::/48"))
-_ALSO_CLOSED = (ip_network("168.63.129.16/32"), ip_network("192.0.0.0/24"))
-"""Public by number to some, yet a cloud's or a protocol's own services answer there."""
+_ISATAP = frozenset({0x0000_5EFE, 0x0200_5EFE})
+_UNICAST = IPv6Network("2000::/3")
+"""All of IPv6 that is given out to the public; site-local addresses are not in it."""
+_ALSO_CLOSED = tuple(
+    ip_network(text) for text in ("168.63.129.16/32", "192.0.0.0/24", "192.88.99.0/24", "3fff::/20")
+)
+"""Public by number to some, yet a cloud's or a protocol's own services answer there, or nobody."""
 _MAX_NESTING = 3
 
 
@@ -44,6 +49,8 @@ def _inner(address: Address) -> Address | None:
         return None
     if any(address in network for network in _NAT64):
         return IPv4Address(int(address) & 0xFFFFFFFF)
+    if int(address) >> 32 & 0xFFFFFFFF in _ISATAP:
+        return IPv4Address(int(address) & 0xFFFFFFFF)
     if address.teredo is not None:
         return address.teredo[1]
     return address.ipv4_mapped or address.sixtofour
@@ -58,5 +65,7 @@ def _is_public(address: Address) -> bool:
         or address.is_link_local
         or address.is_private
     )
+    if isinstance(address, IPv6Address) and address not in _UNICAST:
+        return False
     is_closed = any(address.version == n.version and address in n for n in _ALSO_CLOSED)
     return address.is_global and not is_special and not is_closed

@@ -18,7 +18,7 @@ from rorqual_runtime.context import MessageContext
 from rorqual_runtime.errors import ErrorCode, NoCapacity, ServingError
 from rorqual_runtime.leases import MAX_DELIVERIES
 
-from tests.support.waiting import WAIT_S
+from tests.support.waiting import WAIT_S, until
 
 
 def job_message(request_id: str = "r", **fields) -> prefill_pb2.PrefillJob:
@@ -72,6 +72,8 @@ class World:
     """Request id -> exception its work ends with, "block", or nothing."""
     failures: list[tuple[str, ErrorCode]] = field(default_factory=list)
     released: list[str] = field(default_factory=list)
+    num_blocked: int = 0
+    """Works that have come so far."""
     service: PrefillService = field(init=False)
 
     def __post_init__(self) -> None:
@@ -84,6 +86,7 @@ class World:
     async def _serve(self, active) -> None:
         end = self.ends.get(active.job.key.request_id)
         if end == "block":
+            self.num_blocked += 1
             await asyncio.sleep(600)
         if isinstance(end, BaseException):
             raise end
@@ -146,7 +149,7 @@ async def test_a_cancel_stops_the_work(world):
     world.ends["r"] = "block"
     leased = Leased()
     running = asyncio.create_task(world.run(leased))
-    await asyncio.sleep(0.02)
+    await until(lambda: world.num_blocked)
     await world.cancel("r")
     assert await running == "ack"
     assert world.failures == []
@@ -156,9 +159,9 @@ async def test_one_choice_can_be_cancelled_alone(world):
     world.ends["r"] = "block"
     first, second = Leased(), Leased(job_message(choice_index=1))
     running = asyncio.gather(world.run(first), world.run(second))
-    await asyncio.sleep(0.02)
+    await until(lambda: world.num_blocked == 2)
     await world.cancel("r", choice_index=1)
-    await asyncio.sleep(0.02)
+    await until(lambda: second.verdict)
     assert (first.verdict, second.verdict) == (None, "ack")
     await world.cancel("r")
     await running
@@ -179,7 +182,7 @@ async def test_a_second_delivery_of_a_job_in_hand_ends_with_the_first(world):
     world.ends["r"] = "block"
     first, second = Leased(), Leased(num_delivered=MAX_DELIVERIES + 1)
     running = asyncio.create_task(world.run(first))
-    await asyncio.sleep(0.02)
+    await until(lambda: world.num_blocked)
     following = asyncio.create_task(world.run(second))
     await asyncio.sleep(0.02)
     assert (first.verdict, second.verdict) == (None, None)  # an ack now could lose the job

@@ -13,6 +13,7 @@ FORBIDDEN = [
     *("::1", "::", "fe80::1", "fe80::1%eth0", "fc00::1", "fd00:ec2::254", "ff02::1"),
     *("::ffff:127.0.0.1", "::ffff:10.0.0.1", "::ffff:169.254.169.254", "2001:db8::1"),
     *("64:ff9b::7f00:1", "64:ff9b::a9fe:a9fe", "2002:7f00:1::", "2002:a00:1::1"),
+    *("fec0::1", "feff::1", "3fff::1", "192.88.99.1", "2606:4700::5efe:10.0.0.1"),
     *("2001:0:4136:e378:8000:63bf:80ff:fffe", "localhost", "", "1.2.3", "12345"),
 ]
 PUBLIC = ["8.8.8.8", "1.1.1.1", "93.184.216.34", "2606:4700::1111", "::ffff:8.8.8.8"]
@@ -23,7 +24,7 @@ def test_addresses_that_are_not_public(address: str) -> None:
     assert not is_allowed(address)
 
 
-@pytest.mark.parametrize("address", [*PUBLIC, "64:ff9b::808:808"])
+@pytest.mark.parametrize("address", [*PUBLIC, "64:ff9b::808:808", "2606:4700::5efe:8.8.8.8"])
 def test_public_addresses(address: str) -> None:
     assert is_allowed(address)
 

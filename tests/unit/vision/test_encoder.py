@@ -77,7 +77,7 @@ async def test_a_broken_image_fails_alone() -> None:
         first = asyncio.create_task(running.encode(pixels(20)))
         await until(lambda: tower.num_begun)
         tasks = [asyncio.create_task(running.encode(pixels(2, v))) for v in (1, 255, 2)]
-        await asyncio.sleep(0.02)
+        await until(lambda: len(running._line) == len(tasks))
         tower.go.set()
         results = await asyncio.gather(first, *tasks, return_exceptions=True)
         assert [isinstance(result, Internal) for result in results] == [False, False, True, False]
