@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rorqual_gateway.app import make_app
+from rorqual_gateway.cors import parse_cors_origins
 from rorqual_gateway.server import make_server, open_listener
 from rorqual_gateway.service import GatewayService
 from rorqual_gateway.settings import GatewaySettings
@@ -69,7 +70,9 @@ async def running_gateway(
         service = GatewayService(ctx, gateway_settings)
         await service.start()
         listener = open_listener("127.0.0.1", 0)
-        server = make_server(make_app(service, version="test"), shutdown_s=1)
+        origins = parse_cors_origins(gateway_settings.cors_origins)
+        app = make_app(service, version="test", cors_origins=origins)
+        server = make_server(app, shutdown_s=1)
         serving = ctx.track(server.serve(sockets=[listener]))
         ctx.mark_ready()
         try:

@@ -7,6 +7,7 @@ from rorqual_runtime.service import open_service, run, run_until_signal
 from rorqual_runtime.settings import RuntimeSettings
 
 from rorqual_gateway.app import make_app
+from rorqual_gateway.cors import parse_cors_origins
 from rorqual_gateway.server import make_server, open_listener
 from rorqual_gateway.service import GatewayService
 from rorqual_gateway.settings import GatewaySettings
@@ -24,7 +25,10 @@ async def main() -> None:
         gateway = GatewayService(ctx, settings)
         await gateway.start()
         listener = open_listener(settings.host, settings.port)
-        server = make_server(make_app(gateway, version=number), shutdown_s=SHUTDOWN_S)
+        app = make_app(
+            gateway, version=number, cors_origins=parse_cors_origins(settings.cors_origins)
+        )
+        server = make_server(app, shutdown_s=SHUTDOWN_S)
         serving = ctx.track(server.serve(sockets=[listener]))
         ctx.mark_ready()
         log.info("listening", extra={"host": settings.host, "port": listener.getsockname()[1]})

@@ -1,5 +1,7 @@
 """The HTTP surface."""
 
+from collections.abc import Sequence
+
 from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse, Response
 from prometheus_client import CONTENT_TYPE_LATEST
@@ -9,6 +11,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from rorqual_gateway import openapi
 from rorqual_gateway.convert import Model
+from rorqual_gateway.cors import allow_origins
 from rorqual_gateway.dialects import Dialect
 from rorqual_gateway.endpoints import dialect_of
 from rorqual_gateway.errors import HttpError
@@ -18,14 +21,18 @@ from rorqual_gateway.routes import add_api_routes
 from rorqual_gateway.service import GatewayService
 
 
-def make_app(gateway: GatewayService, *, version: str) -> FastAPI:
-    """All routes of one gateway."""
-    app = FastAPI(title="Rorqual", version=version, docs_url=None, redoc_url=None)
+def make_app(gateway: GatewayService, *, version: str, cors_origins: Sequence[str] = ()) -> FastAPI:
+    """All routes of one gateway. cors_origins: whose pages may call them."""
+    app = FastAPI(
+        title="Rorqual", version=version, docs_url=None, redoc_url=None, redirect_slashes=False
+    )
     add_api_routes(app, gateway)
     _add_model_routes(app, gateway)
     _add_operator_routes(app, gateway)
     app.add_exception_handler(HTTPException, _on_http_exception)
     app.add_middleware(HeadAsGet)
+    if cors_origins:
+        allow_origins(app, cors_origins)
     return app
 
 

@@ -3,6 +3,7 @@
 from pydantic import Field, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from rorqual_gateway.cors import parse_cors_origins
 from rorqual_gateway.keys import parse_api_keys
 
 
@@ -17,6 +18,10 @@ class GatewaySettings(BaseSettings):
         "",
         repr=False,
         description="accepted keys, comma separated, each `key` or `name:key`; empty = no keys",
+    )
+    cors_origins: str = Field(
+        "",
+        description="origins whose pages may call the API, comma separated, * = any; empty = none",
     )
     max_body_bytes: int = Field(32 << 20, gt=0, description="largest request body")
     body_timeout_s: float = Field(60.0, gt=0, description="time a client has to send its body")
@@ -70,6 +75,12 @@ class GatewaySettings(BaseSettings):
     @classmethod
     def _keys_can_be_read(cls, value: str) -> str:
         parse_api_keys(value)
+        return value
+
+    @field_validator("cors_origins")
+    @classmethod
+    def _origins_can_be_read(cls, value: str) -> str:
+        parse_cors_origins(value)
         return value
 
     @property

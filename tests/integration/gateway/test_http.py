@@ -109,6 +109,36 @@ async def test_head_is_get_without_its_body(start_fleet, path: str) -> None:
         assert (await client.head("/v1/chat/completions")).status_code == 405
 
 
+async def test_a_path_with_a_slash_behind_it_is_another_one(start_fleet) -> None:
+    fleet = await start_fleet()
+    async with httpx.AsyncClient(base_url=fleet.gateway.url, timeout=WAIT_S) as client:
+        openai_error = await client.post("/v1/chat/completions/", content=BODY)
+        anthropic_error = await client.post("/v1/messages/", content=BODY)
+    assert openai_error.status_code == anthropic_error.status_code == 404
+    assert "/v1/chat/completions/" in openai_error.json()["error"]["message"]
+    assert anthropic_error.json()["error"]["type"] == "not_found_error"
+
+
+async def test_only_named_origins_may_call_from_a_page(start_fleet) -> None:
+    named, other = {"origin": "https://app.example.com"}, {"origin": "https://other.example.com"}
+    asked = {"access-control-request-method": "POST", "access-control-request-headers": "x-api-key"}
+    closed = await start_fleet()
+    opened = await start_fleet(cors_origins="https://app.example.com, http://localhost:3000")
+    async with httpx.AsyncClient(base_url=opened.gateway.url, timeout=WAIT_S) as client:
+        preflight = await client.options("/v1/messages", headers={**named, **asked})
+        refused = await client.post("/v1/chat/completions", content=b"{", headers=named)
+        elsewhere = await client.options("/v1/messages", headers={**other, **asked})
+    async with httpx.AsyncClient(base_url=closed.gateway.url, timeout=WAIT_S) as client:
+        unset = await client.get("/v1/models", headers=named)
+    assert preflight.status_code == 200
+    assert "x-api-key" in preflight.headers["access-control-allow-headers"]
+    assert (refused.status_code, elsewhere.status_code, unset.status_code) == (400, 400, 200)
+    allowed = [r.headers.get("access-control-allow-origin") for r in (preflight, refused)]
+    assert allowed == [named["origin"]] * 2
+    assert "X-Request-Id" in refused.headers["access-control-expose-headers"]
+    assert "access-control-allow-origin" not in {**elsewhere.headers, **unset.headers}
+
+
 async def test_a_compressed_body_is_refused_by_name(start_fleet) -> None:
     fleet = await start_fleet()
     async with httpx.AsyncClient(base_url=fleet.gateway.url, timeout=WAIT_S) as client:

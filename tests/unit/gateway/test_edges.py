@@ -73,6 +73,13 @@ def test_unreadable_keys_stop_the_start_without_being_quoted(text: str) -> None:
     assert "one" not in repr(GatewaySettings(api_keys="one"))
 
 
+@pytest.mark.parametrize("text", ["app.example.com", "https://a.b/", "https://", "ftp://a", "null"])
+def test_what_is_no_origin_stops_the_start(text: str) -> None:
+    assert GatewaySettings(cors_origins="*, https://a.b:8443").cors_origins
+    with pytest.raises(ValidationError, match="is not an origin"):
+        GatewaySettings(cors_origins=f"https://a.b,{text}")
+
+
 @given(st.text(max_size=80))
 def test_request_ids_are_safe_and_never_repeat(client_id: str) -> None:
     first, second = name_request(client_id), name_request(client_id)
