@@ -65,16 +65,28 @@ class ValueEviction:
         order = heapq.nsmallest(num_more, rest, key=lambda i: (values[i], -blocks[i].depth, i))
         return expired + order
 
+    def rank_segments(
+        self, segments: Sequence[Sequence[StoredBlock]], *, now_unix_s: float
+    ) -> list[tuple[int, float]]:
+        """(index, value) of segments by the mean value of their least valuable quarter, the least
+        first: there room is made at the smallest loss. Those without blocks are left out."""
+        ranks = []
+        for index, blocks in enumerate(segments):
+            values = sorted(self.block_value(block, now_unix_s) for block in blocks)
+            least = values[: max(1, len(values) // 4)]
+            if least:
+                ranks.append((index, sum(least) / len(least)))
+        return sorted(ranks, key=lambda rank: (rank[1], rank[0]))
+
     def choose_segment_to_drop(
-        self, victim_values: Sequence[float], segment_values: Sequence[float]
+        self, victims_value: float | None, segment_values: Sequence[float]
     ) -> int | None:
         """Whether another block size gives room: the index of its least valuable segment if that is
-        worth less than the blocks that would go otherwise (the mean of victim_values; without
-        victims any), else None. A segment's value is the mean over its slots, free ones are 0."""
+        worth less than the blocks that would go otherwise (None: there are none), else None. A
+        segment's value is the mean over its slots, free ones are 0."""
         if not segment_values:
             return None
         least = min(range(len(segment_values)), key=lambda index: (segment_values[index], index))
-        if not victim_values:
+        if victims_value is None or segment_values[least] < victims_value:
             return least
-        mean = sum(victim_values) / len(victim_values)
-        return least if segment_values[least] < mean else None
+        return None

@@ -60,8 +60,16 @@ def test_all_expired_and_the_least_valuable(blocks, num_wanted):
     assert all(value(blocks[v]) <= min(kept, default=float("inf")) for v in victims)
 
 
+def test_room_is_made_where_a_quarter_of_the_blocks_is_worth_least():
+    old, new = Block(last_used_unix_s=NOW_S - 7200), Block()
+    segments = [[new] * 8, [], [old] + [new] * 7, [old] * 2 + [new] * 6]
+    ranks = POLICY.rank_segments(segments, now_unix_s=NOW_S)
+    assert [index for index, _ in ranks] == [3, 2, 0]
+    assert ranks[0][1] == value(old) and ranks[2][1] == value(new)
+
+
 def test_another_size_gives_way_if_its_segment_is_worth_less():
     choose = POLICY.choose_segment_to_drop
-    assert choose([], []) is None and choose([], [5.0, 3.0]) == 1
-    assert choose([2.0, 4.0], [5.0, 2.9, 2.9]) == 1
-    assert choose([2.0, 4.0], [3.0]) is None
+    assert choose(None, []) is None and choose(None, [5.0, 3.0]) == 1
+    assert choose(3.0, [5.0, 2.9, 2.9]) == 1
+    assert choose(3.0, [3.0]) is None

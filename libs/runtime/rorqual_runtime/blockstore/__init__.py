@@ -1,6 +1,5 @@
 """Stores of KV blocks: content-addressed, verified at every read, bounded."""
 
-from rorqual_runtime.blockstore.allocator import EvictionPolicy
 from rorqual_runtime.blockstore.backend import (
     BlockListing,
     BlockMark,
@@ -14,6 +13,7 @@ from rorqual_runtime.blockstore.backend import (
 from rorqual_runtime.blockstore.notices import ForgetNotices
 from rorqual_runtime.blockstore.slot_io import IoMode
 from rorqual_runtime.blockstore.store import BlockStore
+from rorqual_runtime.blockstore.survey import EvictionPolicy
 from rorqual_runtime.blockstore.upkeep import make_block_store, open_block_store
 
 __all__ = [

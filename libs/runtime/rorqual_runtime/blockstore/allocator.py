@@ -5,10 +5,10 @@ from __future__ import annotations
 import contextlib
 import random
 import threading
-from collections import Counter, deque
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 
@@ -16,49 +16,21 @@ from rorqual_runtime.blockstore.backend import ForgetReason
 from rorqual_runtime.blockstore.entries import FUTURE_S, Entry, SlotState
 from rorqual_runtime.blockstore.segment import SCAN_SLOTS, Segment
 from rorqual_runtime.blockstore.segment_set import Found, SegmentSet
+from rorqual_runtime.blockstore.survey import (
+    SURVEY_SLOTS,
+    EvictionPolicy,
+    Sample,
+    sample_of,
+    survey,
+)
 
 _MIN_FREE_SHARE = 0.25
-_VICTIM_SHARE = 32
-_MAX_VICTIMS = 1024
+_EVICTED_SHARE = 4
+"""Of a segment's blocks this part goes at once, so that making room is seldom due."""
+_LINE_SHARE = 8
+"""After this part of the segments they are ranked anew."""
 _MAX_OWNED = 2
 _MAX_DROPPED = 64
-
-
-@dataclass(frozen=True, slots=True)
-class Candidate:
-    """A stored block as eviction sees it."""
-
-    segment: Segment
-    slot: int
-    num_bytes: int
-    last_used_unix_s: float
-    expires_unix_s: float | None
-    num_uses: int
-    depth: int
-
-
-class EvictionPolicy(Protocol):
-    """Which blocks leave a full store: see `rorqual_policy.ValueEviction`."""
-
-    def block_value(self, block: Candidate, now_unix_s: float) -> float: ...
-
-    def choose_victims(
-        self, blocks: Sequence[Candidate], *, now_unix_s: float, num_wanted: int
-    ) -> list[int]: ...
-
-    def choose_segment_to_drop(
-        self, victim_values: Sequence[float], segment_values: Sequence[float]
-    ) -> int | None: ...
-
-
-@dataclass(frozen=True, slots=True)
-class Sample:
-    """Some neighbouring slots of a segment."""
-
-    segment: Segment
-    num_slots: int
-    num_free: int
-    blocks: list[Candidate]
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +57,7 @@ class RoomMaker(Protocol):
         """None when the capacity or the disk does not allow one."""
         ...
 
-    def give_way(self, segments: SegmentSet, victim_values: Sequence[float]) -> bool:
+    def give_way(self, segments: SegmentSet, victims_value: float | None) -> bool:
         """Drop a segment of another size if that is worth less. False: none was."""
         ...
 
@@ -114,6 +86,8 @@ class SlotAllocator:
         self._lock = threading.RLock()
         self._dice = random.Random()
         self._num_taken = 0
+        self._line: deque[Segment] = deque()
+        self._num_in_line = 0
 
     def take(self) -> OwnSlot | None:
         """A slot to write to; `publish` or `give_back` must follow. None: there is no room."""
@@ -159,13 +133,9 @@ class SlotAllocator:
             if now is not None and now.generation == found.entry.generation:
                 found.segment.publish(found.slot, entry)
 
-    def sample(self, max_slots: int = SCAN_SLOTS) -> list[Sample]:
-        """Slots of every segment, max_slots in all: of a small store every slot."""
-        segments = self._segments.segments()
-        if not segments:
-            return []
-        count = max(1, max_slots // len(segments))
-        return [self._sample_of(segment, count) for segment in segments]
+    def sample(self) -> list[Sample]:
+        """A few slots of every segment."""
+        return survey(self._segments.segments(), SURVEY_SLOTS, self._dice)
 
     def sweep(self) -> None:
         """Remove what has expired from one segment, and an unused segment altogether."""
@@ -225,14 +195,16 @@ class SlotAllocator:
 
     def _refilled(self) -> _Owned | None:
         """A segment with free slots: one that lies idle, a new one, or one made room in."""
+        if (owned := self._reclaimed()) is not None:
+            return owned
         samples = self.sample()
-        for sample in sorted(samples, key=lambda s: s.num_free / s.num_slots, reverse=True):
-            if sample.num_free < _MIN_FREE_SHARE * sample.num_slots:
+        for sample in sorted(samples, key=lambda s: s.free_share, reverse=True):
+            if sample.free_share < _MIN_FREE_SHARE:
                 break
             owned = self._adopt(sample.segment)
             if owned is not None and owned.free:
                 return owned
-        return self._created() or self._reclaimed(samples)
+        return self._created() or self._given(self._rank(samples)) or self._reclaimed()
 
     def _created(self) -> _Owned | None:
         segment = self._room.new_segment(self._segments)
@@ -272,73 +244,51 @@ class SlotAllocator:
         if owned is not None:
             owned.num_writing -= 1
 
-    def _reclaimed(self, samples: list[Sample]) -> _Owned | None:
-        """Evict blocks of one segment; or give way to this size by dropping another's segment."""
-        now_unix_s = self._room.now_unix_s()
-        blocks = [block for sample in samples for block in sample.blocks]
-        wanted = max(1, len(blocks) // _VICTIM_SHARE)
-        order = self._policy.choose_victims(blocks, now_unix_s=now_unix_s, num_wanted=wanted)
-        victims = [blocks[index] for index in order]
-        values = [self._policy.block_value(victim, now_unix_s) for victim in victims]
-        if (created := self._given(values)) is not None:
-            return created
-        for number, _ in Counter(v.segment.number for v in victims).most_common():
-            here = [victim for victim in victims if victim.segment.number == number]
-            owned = self._adopt(here[0].segment)
+    def _rank(self, samples: list[Sample]) -> float | None:
+        """Line the segments up for eviction, the least valuable first. Returns the value of the
+        blocks that would go first."""
+        ranks = self._policy.rank_segments(
+            [sample.blocks for sample in samples], now_unix_s=self._room.now_unix_s()
+        )
+        self._line = deque(samples[index].segment for index, _ in ranks)
+        self._num_in_line = max(1, len(ranks) // _LINE_SHARE)
+        return ranks[0][1] if ranks else None
+
+    def _reclaimed(self) -> _Owned | None:
+        """The next segment in line, its least valuable blocks evicted. None: rank them anew."""
+        while self._line and self._num_in_line > 0:
+            segment = self._line.popleft()
+            owned = None if segment.is_removed() else self._adopt(segment)
             if owned is None:
-                continue
-            self._evict(owned, here, now_unix_s)
-            self._evict_more(owned, max(values), now_unix_s)
+                continue  # somebody else works there
+            self._num_in_line -= 1
+            self._evict_share(owned)
             if owned.free:
                 return owned
         return None
 
-    def _given(self, victim_values: Sequence[float]) -> _Owned | None:
+    def _given(self, victims_value: float | None) -> _Owned | None:
         """A new segment in place of less valuable ones of other sizes."""
         for _ in range(_MAX_DROPPED):
-            if not self._room.give_way(self._segments, victim_values):
+            if not self._room.give_way(self._segments, victims_value):
                 return None
             if (created := self._created()) is not None:
+                self._num_in_line = 0  # there may be more of that
                 return created
         return None
 
-    def _evict(self, owned: _Owned, victims: Sequence[Candidate], now_unix_s: float) -> None:
-        for victim in victims:
-            entry = victim.segment.entry(victim.slot)
+    def _evict_share(self, owned: _Owned) -> None:
+        now_unix_s = self._room.now_unix_s()
+        blocks = sample_of(owned.segment, SURVEY_SLOTS, self._dice).blocks
+        wanted = max(1, len(blocks) // _EVICTED_SHARE)
+        order = self._policy.choose_victims(blocks, now_unix_s=now_unix_s, num_wanted=wanted)
+        for slot in (blocks[index].slot for index in order):
+            entry = owned.segment.entry(slot)
             if entry is not None:
                 reason: ForgetReason = "expired" if entry.is_due(now_unix_s) else "evicted"
-                self.withdraw(Found(victim.segment, victim.slot, entry), reason)
-            elif victim.segment.scrap(victim.slot):
-                owned.free.append((victim.slot, 0))
-
-    def _evict_more(self, owned: _Owned, max_value: float, now_unix_s: float) -> None:
-        """Blocks of the segment that were not in the sample and are worth no more than those that
-        go, a bounded number: the next sample is due the later."""
-        segment = owned.segment
-        if segment.shape.num_slots <= SCAN_SLOTS // len(self._segments.segments()):
-            return  # the sample was all of it
-        start = self._dice.randrange(segment.shape.num_slots)
-        num_seen = 0
-        for first in (start, 0):
-            blocks = self._sample_of(segment, min(SCAN_SLOTS, segment.shape.num_slots), first)
-            due = [b for b in blocks.blocks if self._policy.block_value(b, now_unix_s) <= max_value]
-            self._evict(owned, due[: _MAX_VICTIMS - num_seen], now_unix_s)
-            num_seen += len(due)
-            if num_seen >= _MAX_VICTIMS:
-                return
-
-    def _sample_of(self, segment: Segment, count: int, first: int | None = None) -> Sample:
-        if first is None:
-            first = self._dice.randrange(max(1, segment.shape.num_slots - count + 1))
-        rows = segment.scan(first, count)
-        used = np.nonzero(rows["state"] == SlotState.VALID)[0]
-        blocks = [
-            Candidate(segment, first + index, size, float(last), float(expires) or None, uses, deep)
-            for index, size, last, expires, uses, deep in zip(
-                used.tolist(), *(_column(rows, used, name) for name in _HINTS), strict=True
-            )
-        ]
-        return Sample(segment, len(rows), len(rows) - len(blocks), blocks)
+                self.withdraw(Found(owned.segment, slot, entry), reason)
+            elif owned.segment.scrap(slot):
+                owned.free.append((slot, 0))
 
     def _expire(self, segment: Segment) -> int:
         """Returns how many blocks are left in the segment."""
@@ -357,9 +307,6 @@ class SlotAllocator:
         return num_left
 
 
-_HINTS = ("num_bytes", "used", "expires", "uses", "depth")
-
-
 def _free_slots(segment: Segment) -> deque[tuple[int, int]]:
     free: deque[tuple[int, int]] = deque()
     for first in range(0, segment.shape.num_slots, SCAN_SLOTS):
@@ -368,8 +315,3 @@ def _free_slots(segment: Segment) -> deque[tuple[int, int]]:
         generations = rows["generation"][indices].tolist()
         free.extend(zip((indices + first).tolist(), generations, strict=True))
     return free
-
-
-def _column(rows: np.ndarray[Any, Any], used: np.ndarray[Any, Any], name: str) -> list[Any]:
-    column: list[Any] = rows[name][used].tolist()
-    return column

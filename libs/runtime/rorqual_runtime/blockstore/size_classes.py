@@ -6,11 +6,11 @@ import contextlib
 import errno
 import secrets
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from rorqual_runtime.blockstore.allocator import EvictionPolicy, SlotAllocator
+from rorqual_runtime.blockstore.allocator import SlotAllocator
 from rorqual_runtime.blockstore.backend import ForgetReason
 from rorqual_runtime.blockstore.entries import Entry
 from rorqual_runtime.blockstore.layout import StoreDirectory
@@ -18,11 +18,11 @@ from rorqual_runtime.blockstore.record import PAGE_BYTES
 from rorqual_runtime.blockstore.segment import Segment
 from rorqual_runtime.blockstore.segment_set import SegmentSet
 from rorqual_runtime.blockstore.slot_io import IoMode, pages_of
+from rorqual_runtime.blockstore.survey import EvictionPolicy
 from rorqual_runtime.blockstore.usrbio import choose_io
 from rorqual_runtime.clock import Clock
 
 _SEGMENTS_PER_STORE = 32
-_OTHERS_SAMPLE_SLOTS = 1024
 
 
 class SizeClass(NamedTuple):
@@ -105,7 +105,7 @@ class SizeClasses:
         """Drop segments while there are more than the capacity allows: it was larger before."""
         excess_bytes = self.allocated_bytes() - self.capacity_bytes
         for size_class in self.all() if excess_bytes > 0 else []:
-            for sample in sorted(size_class.allocator.sample(), key=lambda s: -s.num_free):
+            for sample in sorted(size_class.allocator.sample(), key=lambda s: -s.free_share):
                 if excess_bytes <= 0:
                     return
                 if size_class.allocator.drop_segment(sample.segment):
@@ -155,13 +155,13 @@ class SizeClasses:
                     raise
                 return None  # a full disk: live with the segments there are
 
-    def give_way(self, segments: SegmentSet, victim_values: Sequence[float]) -> bool:
+    def give_way(self, segments: SegmentSet, victims_value: float | None) -> bool:
         """Drop a segment of another slot size if it is worth less than the victims."""
         samples = [
             (other, sample)
             for other in self.all()
             if other.segments is not segments
-            for sample in other.allocator.sample(_OTHERS_SAMPLE_SLOTS)
+            for sample in other.allocator.sample()
         ]
         now_unix_s = self.now_unix_s()
         values = [
@@ -169,7 +169,7 @@ class SizeClasses:
             for _, sample in samples
         ]
         while True:
-            choice = self._eviction.choose_segment_to_drop(victim_values, values)
+            choice = self._eviction.choose_segment_to_drop(victims_value, values)
             if choice is None:
                 return False
             other, sample = samples.pop(choice)

@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rorqual_runtime.blockstore.allocator import EvictionPolicy, OwnSlot
+from rorqual_runtime.blockstore.allocator import OwnSlot
 from rorqual_runtime.blockstore.backend import (
     BlockListing,
     BlockMark,
@@ -33,6 +33,7 @@ from rorqual_runtime.blockstore.record import (
 from rorqual_runtime.blockstore.segment_set import Found
 from rorqual_runtime.blockstore.size_classes import SizeClass, SizeClasses
 from rorqual_runtime.blockstore.slot_io import IoMode
+from rorqual_runtime.blockstore.survey import EvictionPolicy
 from rorqual_runtime.clock import Clock, WallClock
 from rorqual_runtime.logs import get_logger
 

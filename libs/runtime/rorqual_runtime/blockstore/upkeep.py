@@ -7,10 +7,10 @@ import contextlib
 from collections.abc import AsyncIterator
 from pathlib import Path
 
-from rorqual_runtime.blockstore.allocator import EvictionPolicy
 from rorqual_runtime.blockstore.backend import BlockStoreBackend, OnForgotten
 from rorqual_runtime.blockstore.slot_io import IoMode
 from rorqual_runtime.blockstore.store import BlockStore
+from rorqual_runtime.blockstore.survey import EvictionPolicy
 from rorqual_runtime.clock import Clock
 from rorqual_runtime.logs import get_logger
 from rorqual_runtime.waiting import uninterrupted

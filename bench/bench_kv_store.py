@@ -1,0 +1,125 @@
+"""The block store against `fio` on the same directory: random reads and writes of 112 KiB blocks.
+
+Turn by turn, in one run. fio's figure is its best engine (system calls from four threads, libaio or
+io_uring with 16 requests in flight), past the page cache, within a file as large as the store. The
+store reads batches of random blocks, verified, into memory that is not aligned for the kernel; it
+writes new blocks while full, so that every write has evicted another block. A turn gives a rate; a
+figure is the median of its turns."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+from rorqual_policy import ValueEviction
+from rorqual_runtime.blockstore import BlockStore
+
+from bench.report import emit
+
+BLOCK_BYTES = 112 << 10
+CAPACITY_BYTES = 1 << 30
+BATCH_BLOCKS = 128
+NUM_TURNS = 3
+TURN_S = 3.0
+GOAL = 0.85
+ENGINES = {
+    "psync": ("--numjobs=4", "--thread"),
+    "libaio": ("--iodepth=16",),
+    "io_uring": ("--iodepth=16",),
+}
+
+
+def fio_bytes_per_s(directory: Path, access: str, engine: str) -> float:
+    """0 when this machine lacks the engine. access: randread or randwrite."""
+    command = [
+        "fio", "--name=blocks", f"--directory={directory}", "--filename=fio",
+        f"--size={CAPACITY_BYTES}", f"--bs={BLOCK_BYTES}", f"--rw={access}", "--direct=1",
+        f"--ioengine={engine}", *ENGINES[engine], f"--runtime={TURN_S}", "--time_based",
+        "--group_reporting", "--output-format=json",
+    ]  # fmt: skip
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        return 0.0
+    report = json.loads(done.stdout[done.stdout.index("{") :])
+    side = "read" if access == "randread" else "write"
+    return float(report["jobs"][0][side]["bw_bytes"])
+
+
+class StoreUnderTest:
+    """A full store, and the keys of blocks that are in it."""
+
+    def __init__(self, directory: Path) -> None:
+        self.store = BlockStore(directory / "store", CAPACITY_BYTES, eviction=ValueEviction())
+        self.blocks = np.random.default_rng(0).integers(
+            0, 256, (BATCH_BLOCKS, BLOCK_BYTES), np.uint8
+        )
+        self.into = np.zeros_like(self.blocks)
+        self.dice = random.Random(0)
+        while self.store.stats().evicted < BATCH_BLOCKS:
+            self.write_batch()
+        self.keys = [listing.key for listing in self.store.listing()]
+
+    def read_batch(self) -> None:
+        keys = self.dice.sample(self.keys, BATCH_BLOCKS)
+        hits = self.store.get_many("bench", list(zip(keys, self.into, strict=True)))
+        assert all(hits)
+
+    def write_batch(self) -> None:
+        keys = [os.urandom(16) for _ in range(BATCH_BLOCKS)]
+        kept = self.store.put_many("bench", list(zip(keys, self.blocks, strict=True)))
+        assert all(kept)
+
+
+def bytes_per_s(batch: Callable[[], None]) -> float:
+    began_s, num_batches = time.perf_counter(), 0
+    while time.perf_counter() - began_s < TURN_S:
+        batch()
+        num_batches += 1
+    return num_batches * BATCH_BLOCKS * BLOCK_BYTES / (time.perf_counter() - began_s)
+
+
+def measure(side: str, access: str, directory: Path, batch: Callable[[], None]) -> bool:
+    """side: what the figures are called."""
+    fio: dict[str, list[float]] = {engine: [] for engine in ENGINES}
+    ours = []
+    for _ in range(NUM_TURNS):
+        for engine, rates in fio.items():
+            rates.append(fio_bytes_per_s(directory, access, engine))
+        ours.append(bytes_per_s(batch))
+    rate, best = max((statistics.median(rates), engine) for engine, rates in fio.items())
+    emit(f"kv_store_fio_{side}_112k", rate / 1e9, "GB/s", engine=best)
+    emit(f"kv_store_{side}_112k", statistics.median(ours) / 1e9, "GB/s")
+    ratio = statistics.median(ours) / rate
+    return emit(f"kv_store_{side}_112k_vs_fio", ratio, "ratio", goal=GOAL)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--dir", type=Path, default=Path(".rorqual/bench"), help="what to measure")
+    directory: Path = parser.parse_args().dir
+    if shutil.which("fio") is None:
+        print("bench-kv: fio is not installed (apt-get install fio): skipped", file=sys.stderr)
+        return 0
+    directory.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=directory) as name:
+        under_test = StoreUnderTest(Path(name))
+        reads_pass = measure("read", "randread", Path(name), under_test.read_batch)
+        under_test.keys = []
+        writes_pass = measure("write", "randwrite", Path(name), under_test.write_batch)
+        under_test.store.close()
+    return not (reads_pass and writes_pass)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

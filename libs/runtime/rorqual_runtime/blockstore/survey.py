@@ -1,0 +1,85 @@
+"""Looking at a few slots of every segment, to find where there is or could be room."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+
+from rorqual_runtime.blockstore.entries import SlotState
+from rorqual_runtime.blockstore.segment import Segment
+
+SURVEY_SLOTS = 1024
+"""Slots that one survey looks at: a small store's all."""
+_HINTS = ("num_bytes", "used", "expires", "uses", "depth")
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A stored block as eviction sees it."""
+
+    slot: int
+    num_bytes: int
+    last_used_unix_s: float
+    expires_unix_s: float | None
+    num_uses: int
+    depth: int
+
+
+class EvictionPolicy(Protocol):
+    """Which blocks leave a full store: see `rorqual_policy.ValueEviction`."""
+
+    def block_value(self, block: Candidate, now_unix_s: float) -> float: ...
+
+    def choose_victims(
+        self, blocks: Sequence[Candidate], *, now_unix_s: float, num_wanted: int
+    ) -> list[int]: ...
+
+    def rank_segments(
+        self, segments: Sequence[Sequence[Candidate]], *, now_unix_s: float
+    ) -> list[tuple[int, float]]: ...
+
+    def choose_segment_to_drop(
+        self, victims_value: float | None, segment_values: Sequence[float]
+    ) -> int | None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """Some neighbouring slots of a segment."""
+
+    segment: Segment
+    num_slots: int
+    blocks: list[Candidate]
+
+    @property
+    def free_share(self) -> float:
+        return 1.0 - len(self.blocks) / self.num_slots
+
+
+def survey(segments: Sequence[Segment], max_slots: int, dice: random.Random) -> list[Sample]:
+    """Samples of all segments, max_slots in all but at least one each. Raises: OSError."""
+    count = max(1, max_slots // max(1, len(segments)))
+    return [sample_of(segment, count, dice) for segment in segments]
+
+
+def sample_of(segment: Segment, max_slots: int, dice: random.Random) -> Sample:
+    """max_slots neighbouring slots, or the whole segment. Raises: OSError."""
+    first = dice.randrange(max(1, segment.shape.num_slots - max_slots + 1))
+    rows = segment.scan(first, max_slots)
+    used = np.nonzero(rows["state"] == SlotState.VALID)[0]
+    blocks = [
+        Candidate(first + index, size, float(last), float(expires) or None, uses, depth)
+        for index, size, last, expires, uses, depth in zip(
+            used.tolist(), *(_column(rows, used, name) for name in _HINTS), strict=True
+        )
+    ]
+    return Sample(segment, len(rows), blocks)
+
+
+def _column(rows: np.ndarray[Any, Any], used: np.ndarray[Any, Any], name: str) -> list[Any]:
+    column: list[Any] = rows[name][used].tolist()
+    return column
