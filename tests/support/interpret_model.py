@@ -9,7 +9,6 @@ import json
 import os
 import tempfile
 from pathlib import Path
-from typing import Any
 
 os.environ["TRITON_INTERPRET"] = "1"
 
@@ -25,24 +24,21 @@ from rorqual_engine.models.base import CausalModel  # noqa: E402
 from rorqual_engine.models.options import LoadOptions  # noqa: E402
 from rorqual_engine.prepare.random_v41 import write_random_v41  # noqa: E402
 
+from tests.support.tiny_v41 import CANDIDATES, FOUR_LAYERS  # noqa: E402
+
 SIZES = (9, 1, 2)
-CHANGES: dict[str, Any] = {
-    "num_hidden_layers": 4,
-    "compress_ratios": [0, 2, 1, 1],
-    "kv_source_layers": [1, 2],
-    "index_source_layers": [1, 2, 3],
-    "candidate_source_layer": 2,
-    "late_start_layer": 2,
-    "index_topk": 4,
-    "candidate_blocks": 3,
-    "candidate_block_entries": 2,
-    "sliding_window": 16,
-    "n_routed_experts": 4,
-    "vision_config": None,
-    "dspark_config": None,
-    "image_token_id": None,
-    "vocab_size": 300,
-}
+CHANGES = (
+    FOUR_LAYERS
+    | CANDIDATES
+    | {
+        "hidden_size": 192,
+        "index_topk": 4,
+        "sliding_window": 16,
+        "n_routed_experts": 4,
+        "image_token_id": None,
+        "vocab_size": 300,
+    }
+)
 
 
 def run(model: CausalModel) -> list[torch.Tensor]:

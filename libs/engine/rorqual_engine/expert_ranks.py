@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import socket
 import subprocess
@@ -9,9 +10,10 @@ import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Protocol
 
 import torch
 
@@ -24,9 +26,11 @@ from rorqual_engine.models.base import CausalModel
 from rorqual_engine.models.deepseek.config import V4_ARCHITECTURE, V41_ARCHITECTURE
 from rorqual_engine.models.deepseek.model import DeepseekModel
 from rorqual_engine.models.options import LoadOptions
-from rorqual_engine.models.registry import load_model, read_config
+from rorqual_engine.models.registry import find_device, load_model, read_config
 from rorqual_engine.parallel import ExpertGroup, GroupLost, ProcessExchange
 from rorqual_engine.parallel.placement import read_placements
+
+log = logging.getLogger(__name__)
 
 _LOAD_TIMEOUT_S = 600.0
 _CLOSE_S = 3.0
@@ -46,6 +50,40 @@ class ExpertRanks:
     """Longest wait for a rank that hangs; one that ends is noticed at once."""
 
 
+class ModelSettings(Protocol):
+    """What a service is told about the model it runs."""
+
+    @property
+    def model_dir(self) -> Path: ...
+    @property
+    def device(self) -> str: ...
+    @property
+    def dtype(self) -> str: ...
+    @property
+    def kernels(self) -> str: ...
+    @property
+    def keeps_quantized(self) -> bool: ...
+    @property
+    def expert_ranks(self) -> int: ...
+    @property
+    def expert_placement(self) -> Path | None: ...
+
+
+def open_served_model(
+    settings: ModelSettings, on_lost: OnLost
+) -> AbstractContextManager[CausalModel]:
+    """open_model as a service's settings say."""
+    return open_model(
+        settings.model_dir,
+        device=settings.device,
+        dtype=settings.dtype,
+        kernels=settings.kernels,
+        keeps_quantized=settings.keeps_quantized,
+        ranks=ExpertRanks(settings.expert_ranks, settings.expert_placement),
+        on_lost=on_lost,
+    )
+
+
 @contextmanager
 def open_model(
     model_dir: Path,
@@ -53,45 +91,74 @@ def open_model(
     device: str = "cpu",
     dtype: str = "bfloat16",
     kernels: str = "auto",
+    keeps_quantized: bool = False,
     ranks: ExpertRanks = ExpertRanks(),
     on_lost: OnLost = lambda lost: None,
 ) -> Iterator[CausalModel]:
     """A loaded model, and its workers while the block runs.
 
+    device: of this rank; on GPUs the next rank has the next one. kernels, keeps_quantized: see
+    LoadOptions.
     on_lost: called from any thread, once, when a worker has ended or is too late: each step raises
     GroupLost from then on.
     Raises: what load_model raises; GroupLost, BadPlacement.
     """
-    options = LoadOptions(kernels=KernelChoice.parse(kernels))
+    options = LoadOptions(kernels=KernelChoice.parse(kernels), keeps_quantized=keeps_quantized)
     if ranks.size == 1:
         yield load_model(model_dir, device=device, dtype=dtype, options=options)
         return
-    if torch.device(device).type != "cpu":
-        raise UnsupportedModel(f"experts are shared between CPUs only, not on {device}")
+    devices = _devices_of(ranks.size, find_device(device))
     if not {V4_ARCHITECTURE, V41_ARCHITECTURE} & {*read_config(model_dir).get("architectures", [])}:
         raise UnsupportedModel(f"{model_dir} has no experts that ranks could share")
     tables = read_placements(ranks.placement) if ranks.placement else {}
-    _stay_on_this_machine()
-    with tempfile.TemporaryDirectory(prefix="rorqual-ranks-") as directory, ExitStack() as stack:
-        job = WorkerJob(
-            model_dir=str(model_dir),
-            dtype=dtype,
-            kernels=kernels,
-            placement=str(ranks.placement) if ranks.placement else None,
-            address=f"file://{directory}/rendezvous",
-            rank=0,
-            size=ranks.size,
-            timeout_s=ranks.timeout_s,
-        )
-        workers = ExpertWorkers(job, on_lost)
-        stack.callback(workers.close)
-        exchange = ProcessExchange(job.address, 0, job.size, timeout_s=job.timeout_s)
-        stack.callback(exchange.close)
+    job = WorkerJob(
+        model_dir=str(model_dir),
+        device=devices[0],
+        dtype=dtype,
+        kernels=kernels,
+        keeps_quantized=keeps_quantized,
+        placement=str(ranks.placement) if ranks.placement else None,
+        size=ranks.size,
+        timeout_s=ranks.timeout_s,
+    )
+    with _joined(job, devices, on_lost) as (workers, exchange):
         options = replace(options, group=ExpertGroup(exchange, tables))
-        model = load_model(model_dir, device=device, dtype=dtype, options=options)
+        model = load_model(model_dir, device=job.device, dtype=dtype, options=options)
         assert isinstance(model, DeepseekModel)
         workers.wait_until_ready(_LOAD_TIMEOUT_S)
+        log.info("experts are shared", extra={"ranks": ranks.size, "pids": workers.pids})
         yield LeadingModel(model, workers)
+
+
+@contextmanager
+def _joined(
+    job: WorkerJob, devices: Sequence[str], on_lost: OnLost
+) -> Iterator[tuple[ExpertWorkers, ProcessExchange]]:
+    """The workers, and this rank's way to them. job: but for the address. Raises: GroupLost."""
+    _stay_on_this_machine()
+    with tempfile.TemporaryDirectory(prefix="rorqual-ranks-") as directory, ExitStack() as stack:
+        job = replace(job, address=f"file://{directory}/rendezvous")
+        workers = ExpertWorkers(job, devices, on_lost)
+        stack.callback(workers.close)
+        device = torch.device(job.device)
+        exchange = ProcessExchange(job.address, 0, job.size, device=device, timeout_s=job.timeout_s)
+        stack.callback(exchange.close)
+        yield workers, exchange
+
+
+def _devices_of(size: int, first: torch.device) -> list[str]:
+    """One for each rank. Raises: UnsupportedModel."""
+    if first.type == "cpu":
+        return ["cpu"] * size
+    if first.type != "cuda":
+        raise UnsupportedModel(f"experts are shared between CPUs or GPUs, not on {first}")
+    numbers = [(first.index or 0) + rank for rank in range(size)]
+    if numbers[-1] >= torch.cuda.device_count():
+        raise UnsupportedModel(
+            f"{size} ranks from cuda:{numbers[0]} on need as many GPUs; this machine has "
+            f"{torch.cuda.device_count()}"
+        )
+    return [f"cuda:{number}" for number in numbers]
 
 
 def _stay_on_this_machine() -> None:
@@ -149,8 +216,8 @@ class LeadingModel(CausalModel):
 class ExpertWorkers:
     """The processes of ranks 1 and up. They end with this object or with this process."""
 
-    def __init__(self, job: WorkerJob, on_lost: OnLost) -> None:
-        """job: what every worker is told, but for its rank."""
+    def __init__(self, job: WorkerJob, devices: Sequence[str], on_lost: OnLost) -> None:
+        """job: what every worker is told, but for its rank and device; devices: by rank."""
         self._size, self._on_lost = job.size, on_lost
         self._changed = threading.Condition()
         self._num_ready = 0
@@ -158,7 +225,7 @@ class ExpertWorkers:
         self._fault: GroupLost | None = None
         self._processes: list[subprocess.Popen[bytes]] = []
         for rank in range(1, job.size):
-            process = _start(replace(job, rank=rank))
+            process = _start(replace(job, rank=rank, device=devices[rank]))
             self._processes.append(process)
             watch = threading.Thread(
                 target=self._watch, args=(rank, process), name=f"expert-rank-{rank}", daemon=True

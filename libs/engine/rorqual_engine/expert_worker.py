@@ -18,13 +18,15 @@ class WorkerJob:
     """What a worker is told."""
 
     model_dir: str
+    device: str
     dtype: str
     kernels: str
+    keeps_quantized: bool
     placement: str | None
-    address: str
-    rank: int
     size: int
     timeout_s: float
+    address: str = ""
+    rank: int = 0
 
     def to_json(self) -> str:
         return dumps(asdict(self))
@@ -41,18 +43,23 @@ def run(job: WorkerJob, ready_fd: int) -> None:
     from rorqual_engine.kernels.registry import KernelChoice
     from rorqual_engine.models.deepseek.experts_only import ExpertsOnly
     from rorqual_engine.models.options import LoadOptions
-    from rorqual_engine.models.registry import DTYPES, read_config
+    from rorqual_engine.models.registry import DTYPES, find_device, read_config
     from rorqual_engine.parallel import ExpertGroup, ProcessExchange
     from rorqual_engine.parallel.placement import read_placements
 
-    exchange = ProcessExchange(job.address, job.rank, job.size, timeout_s=job.timeout_s)
+    device = find_device(job.device)
+    exchange = ProcessExchange(
+        job.address, job.rank, job.size, device=device, timeout_s=job.timeout_s
+    )
     tables = read_placements(Path(job.placement)) if job.placement else {}
     options = LoadOptions(
-        group=ExpertGroup(exchange, tables), kernels=KernelChoice.parse(job.kernels)
+        group=ExpertGroup(exchange, tables),
+        kernels=KernelChoice.parse(job.kernels),
+        keeps_quantized=job.keeps_quantized,
     )
     model_dir = Path(job.model_dir)
     experts = ExpertsOnly(
-        read_config(model_dir), model_dir, dtype=DTYPES[job.dtype], options=options
+        read_config(model_dir), model_dir, device=device, dtype=DTYPES[job.dtype], options=options
     )
     os.write(ready_fd, b"ready\n")
     with torch.inference_mode():

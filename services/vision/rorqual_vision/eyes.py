@@ -9,11 +9,10 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import numpy as np
-import torch
 from rorqual_engine.errors import EngineError
 from rorqual_engine.models.deepseek.image_size import ImageRules
 from rorqual_engine.models.deepseek.vision import VisionTower
-from rorqual_engine.models.registry import DTYPES
+from rorqual_engine.models.registry import DTYPES, find_device
 from rorqual_runtime.errors import Corrupt, InvalidRequest, NoCapacity, Unsupported
 from rorqual_runtime.logs import get_logger, log_duration
 from rorqual_runtime.payload import get_payload
@@ -146,7 +145,7 @@ def _load(settings: VisionSettings) -> VisionTower:
         raise Unsupported(f"dtype {settings.dtype!r}; known are {', '.join(DTYPES)}")
     try:
         config = json.loads((settings.model_dir / "config.json").read_text(encoding="utf-8"))
-        device = torch.device(settings.device)
+        device = find_device(settings.device)
         return VisionTower.load(settings.model_dir, config, device, DTYPES[settings.dtype])
     except EngineError as error:
         raise Unsupported(str(error)) from error

@@ -17,29 +17,13 @@ from tests.integration.prefill_decode.fleet import running_fleet
 from tests.support.replay import greedy_after_replay
 from tests.support.tiny_deepseek import save_tiny_v4
 from tests.support.tiny_model_dir import make_tokenizer
+from tests.support.tiny_v41 import ENGRAM, FOUR_LAYERS
 from tests.support.waiting import until
 
 NO_WINDOWS = {"window_keep_bytes": 0}
 PARAMS = GenerationParams(8, ignore_eos=True)
 TOKENS = np.random.default_rng(5).integers(3, 250, 400).tolist()
-ENGRAM = {
-    "vocab_size": 288,
-    "hidden_size": 64,
-    "num_hidden_layers": 4,
-    "compress_ratios": [0, 2, 1, 1],
-    "kv_source_layers": [1, 2],
-    "index_source_layers": [1, 2],
-    "candidate_source_layer": None,
-    "late_start_layer": 2,
-    "engram_layers": [0, 1],
-    "engram_config": {
-        "max_ngram": 4, "num_heads": 2, "head_dim": 16, "table_rows": 50, "vocab_size": 90,
-        "pad_id": 3,
-    },
-    "image_token_id": 270,
-    "vision_config": None,
-    "dspark_config": None,
-}  # fmt: skip
+CHANGES = FOUR_LAYERS | ENGRAM | {"vocab_size": 288, "image_token_id": 270}
 
 
 @pytest.fixture(scope="module")
@@ -53,7 +37,7 @@ def v4_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def engram_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("engram")
-    write_random_v41(directory, changes=ENGRAM)
+    write_random_v41(directory, changes=CHANGES)
     classes = torch.arange(288, dtype=torch.int32) % 90
     save_file({STORED: classes}, directory / "map.safetensors")
     make_tokenizer().save(str(directory / "tokenizer.json"))

@@ -17,35 +17,29 @@ from rorqual_engine.models.base import CausalModel
 from rorqual_engine.models.deepseek.dspark import Anchor
 from rorqual_engine.models.deepseek.model import DeepseekModel
 from rorqual_engine.models.deepseek.vision import VisionTower
+from rorqual_engine.models.deepseek.vocabulary import STORED
 from rorqual_engine.models.device_kernels import DeviceKernels
 from rorqual_engine.models.options import LoadOptions
 from rorqual_engine.models.registry import read_config
 from rorqual_engine.prepare.random_v41 import write_random_v41
 from rorqual_engine.sampling import SamplingState, sample
+from safetensors.torch import save_file
 
 from tests.support.pretend_device import DEVICE, Pretending, pretending
 from tests.support.tiny_deepseek import save_tiny_v4
 from tests.support.tiny_llama import save_tiny_llama
+from tests.support.tiny_v41 import CANDIDATES, DSPARK, ENGRAM, FOUR_LAYERS
 
-IMAGE = 250
-V41: dict[str, Any] = {
-    "vocab_size": 256,
-    "hidden_size": 64,
-    "num_hidden_layers": 4,
-    "compress_ratios": [0, 2, 1, 1],
-    "kv_source_layers": [1, 2],
-    "index_source_layers": [1, 2, 3],
-    "candidate_source_layer": 2,
-    "candidate_blocks": 3,
-    "candidate_block_entries": 2,
-    "late_start_layer": 2,
-    "index_topk": 8,
-    "image_token_id": IMAGE,
-    "dspark_config": {
-        "block": 3, "taps": [2, 3], "noise_id": 255, "rank": 8, "num_experts": 4,
-        "num_experts_per_tok": 2,
-    },
-}  # fmt: skip
+V41 = FOUR_LAYERS | CANDIDATES | DSPARK | {"index_topk": 8}
+IMAGE = V41["image_token_id"]
+
+
+def _write_engram(directory: Path) -> None:
+    write_random_v41(directory, changes=V41 | ENGRAM)
+    classes = torch.arange(V41["vocab_size"], dtype=torch.int32) % 90
+    save_file({STORED: classes}, directory / "map.safetensors")
+
+
 VARIANTS: dict[str, Callable[[Path], object]] = {
     "llama": save_tiny_llama,
     "v4": save_tiny_v4,
@@ -53,16 +47,11 @@ VARIANTS: dict[str, Callable[[Path], object]] = {
     "v4.1-quantised": lambda directory: write_random_v41(
         directory, changes=V41 | {"kv_quantized": True}
     ),
+    "v4.1-engram": _write_engram,
 }
 NUM_TOKENS = 150
 TOKENS = np.random.default_rng(3).integers(2, 240, 2 * NUM_TOKENS).tolist()
 STATES = (SamplingState(num_logprobs=2), SamplingState(1.0, 0.9, 20, 0.01, seed=3, position=7))
-
-
-@pytest.fixture(params=sorted(VARIANTS))
-def model_dir(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
-    VARIANTS[request.param](tmp_path)
-    return tmp_path
 
 
 @pytest.fixture
@@ -123,12 +112,14 @@ def _run(model: CausalModel) -> list[torch.Tensor]:
     return found
 
 
-def test_models_say_what_they_say_on_the_host(model_dir: Path, device: Pretending) -> None:
-    there = load_model(
-        model_dir, device=str(DEVICE), dtype="float32", options=_options(drafts=True)
-    )
+@pytest.mark.parametrize("name", sorted(VARIANTS))
+def test_models_say_what_they_say_on_the_host(
+    name: str, tmp_path: Path, device: Pretending
+) -> None:
+    VARIANTS[name](tmp_path)
+    there = load_model(tmp_path, device=str(DEVICE), dtype="float32", options=_options(drafts=True))
     assert there.device == DEVICE
-    expected = _run(load_model(model_dir, dtype="float32", options=LoadOptions(drafts=True)))
+    expected = _run(load_model(tmp_path, dtype="float32", options=LoadOptions(drafts=True)))
     for found, logits in zip(_run(there), expected, strict=True):
         torch.testing.assert_close(found, logits, rtol=1e-4, atol=1e-4)
 
@@ -137,10 +128,12 @@ def _options(*, drafts: bool) -> LoadOptions:
     return LoadOptions(drafts=drafts, kernels=KernelChoice(everywhere="twin"))
 
 
-def test_a_step_waits_for_nothing(model_dir: Path, outside_kernels: Pretending) -> None:
-    model = load_model(
-        model_dir, device=str(DEVICE), dtype="float32", options=_options(drafts=False)
-    )
+@pytest.mark.parametrize("name", sorted(VARIANTS.keys() - {"v4.1-engram"}))
+def test_a_step_waits_for_nothing(name: str, tmp_path: Path, outside_kernels: Pretending) -> None:
+    """But with Engram, whose table lies on the host."""
+    VARIANTS[name](tmp_path)
+    options = _options(drafts=False)
+    model = load_model(tmp_path, device=str(DEVICE), dtype="float32", options=options)
     cache = model.new_cache(6)
     for chunks in _chunks(model, cache):
         outside_kernels.waits.clear()
@@ -161,7 +154,7 @@ def test_tokens_are_chosen_where_the_logits_are(device: Pretending) -> None:
 
 
 def test_images_are_encoded_there(tmp_path: Path, device: Pretending) -> None:
-    write_random_v41(tmp_path, changes=V41)
+    write_random_v41(tmp_path)
     images = [np.full((28, 42, 3), 90, np.uint8), np.full((14, 14, 3), 7, np.uint8)]
     towers = [
         VisionTower.load(tmp_path, read_config(tmp_path), place, torch.float32)

@@ -59,6 +59,11 @@ class KvLayout:
         """Bytes of one sequence's window slot; 0 without one."""
         return self.window.slot_bytes if self.window else 0
 
+    @property
+    def snapshot_bytes(self) -> int:
+        """Bytes of one sequence's window as it travels; 0 without one."""
+        return self.window.snapshot_bytes if self.window else 0
+
     def num_pages(self, num_tokens: int) -> int:
         """Pages that hold num_tokens tokens."""
         return -(-num_tokens // self.page_tokens)

@@ -18,5 +18,5 @@ class LoadOptions:
     kernels: KernelChoice = AUTO
     """Implementations to use instead of the best of the device."""
     drafts: bool = False
-    """The checkpoint's block of drafts is loaded as well, and kept up with every row. All who share
-    a sequence's state must agree."""
+    """What of the checkpoint makes drafts is loaded as well. A block of drafts is kept up with
+    every row: all who share a sequence's state must agree."""

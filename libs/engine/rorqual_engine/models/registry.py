@@ -60,7 +60,7 @@ def load_model(
     """
     model_dir = Path(model_dir)
     config = read_config(model_dir)
-    target = _check_device(device)
+    target = find_device(device)
     if dtype not in DTYPES:
         raise UnsupportedModel(f"dtype {dtype!r}; known are {', '.join(DTYPES)}")
     loader = _find_loader(config, model_dir)
@@ -74,6 +74,21 @@ def load_model(
         dtype=DTYPES[dtype],
         options=options,
     )
+
+
+def find_device(device: str) -> torch.device:
+    """The device of this name, which is here. Raises: UnsupportedModel."""
+    if device.partition(":")[0] == "npu" and find_spec("torch_npu") is not None:
+        importlib.import_module("torch_npu")  # makes the kind of device known to torch
+    try:
+        target = torch.device(device)
+    except RuntimeError:
+        raise UnsupportedModel(
+            f"device {device!r} is not known; use cpu, cuda, or npu with torch_npu installed"
+        ) from None
+    if target.type == "cuda" and not torch.cuda.is_available():
+        raise UnsupportedModel(f"device {device!r} asked for, but this machine shows no CUDA GPU")
+    return target
 
 
 def read_config(model_dir: Path) -> dict[str, Any]:
@@ -109,20 +124,6 @@ def _find_loader(config: dict[str, Any], model_dir: Path) -> Loader:
     raise UnsupportedModel(
         f"{model_dir} has architectures {architectures}; known are {', '.join(_LOADERS)}"
     )
-
-
-def _check_device(device: str) -> torch.device:
-    if device.partition(":")[0] == "npu" and find_spec("torch_npu") is not None:
-        importlib.import_module("torch_npu")  # makes the kind of device known to torch
-    try:
-        target = torch.device(device)
-    except RuntimeError:
-        raise UnsupportedModel(
-            f"device {device!r} is not known; use cpu, cuda, or npu with torch_npu installed"
-        ) from None
-    if target.type == "cuda" and not torch.cuda.is_available():
-        raise UnsupportedModel(f"device {device!r} asked for, but this machine shows no CUDA GPU")
-    return target
 
 
 def _content_id(model_dir: Path) -> str:

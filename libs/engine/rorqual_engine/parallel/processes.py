@@ -57,6 +57,8 @@ class ProcessExchange(ExpertExchange):
         if self.device.type != "cuda":
             self._group = dist.ProcessGroupGloo(store, self.rank, self.size, timeout=limit)
             return
+        if self.device.index is not None:
+            torch.cuda.set_device(self.device)
         # else NCCL's waits only queue, and a limit ends the process
         os.environ.setdefault("TORCH_NCCL_BLOCKING_WAIT", "1")
         options = dist.ProcessGroupNCCL.Options()

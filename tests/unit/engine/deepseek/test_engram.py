@@ -23,26 +23,10 @@ from tests.support.deepseek_configs import V41_FLASH
 from tests.support.deepseek_reference import TextReference
 from tests.support.deepseek_reference.engram import EngramReference
 from tests.support.deepseek_reference.shape import Shape
+from tests.support.tiny_v41 import ENGRAM, FOUR_LAYERS
 
-IMAGE = 250
-CHANGES = {
-    "vocab_size": 256,
-    "hidden_size": 64,
-    "num_hidden_layers": 4,
-    "compress_ratios": [0, 2, 1, 1],
-    "kv_source_layers": [1, 2],
-    "index_source_layers": [1, 2],
-    "candidate_source_layer": None,
-    "late_start_layer": 2,
-    "engram_layers": [0, 1],
-    "engram_config": {
-        "max_ngram": 4, "num_heads": 2, "head_dim": 16, "table_rows": 50, "vocab_size": 90,
-        "pad_id": 3,
-    },
-    "image_token_id": IMAGE,
-    "vision_config": None,
-    "dspark_config": None,
-}  # fmt: skip
+CHANGES = FOUR_LAYERS | ENGRAM
+IMAGE = CHANGES["image_token_id"]
 FIELDS = TINY_V41 | CHANGES
 CLASSES = [token % 90 for token in range(256)]
 TOKENS = np.random.default_rng(5).integers(0, 250, 150).tolist()

@@ -12,6 +12,7 @@ from rorqual_engine.batch import SequenceChunk
 from rorqual_engine.kv import PagedKvCache, PageLease
 from rorqual_engine.models import load_model
 from rorqual_engine.models.deepseek.model import DeepseekModel
+from rorqual_engine.models.options import LoadOptions
 from safetensors.torch import load_file, save_file
 
 from tests.support.deepseek_reference import MtpReference, TextReference
@@ -53,7 +54,7 @@ def _random(name: str, shape: tuple[int, ...], generator: torch.Generator) -> to
 
 
 def _loaded(directory: Path, dtype: str) -> DeepseekModel:
-    model = load_model(directory, dtype=dtype)
+    model = load_model(directory, dtype=dtype, options=LoadOptions(drafts=True))
     assert isinstance(model, DeepseekModel)
     return model
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -10,8 +11,10 @@ import pytest
 import torch
 from rorqual_engine.batch import SequenceChunk
 from rorqual_engine.errors import EngineError, UnsupportedModel
+from rorqual_engine.expert_ranks import open_served_model
 from rorqual_engine.models import load_model
 from rorqual_engine.models.deepseek.checkpoint import INDEX_NAME
+from rorqual_engine.models.deepseek.formats import QuantizedLinear
 from rorqual_engine.models.deepseek.model import DeepseekModel
 from rorqual_engine.models.options import LoadOptions
 from rorqual_engine.parallel import ExpertGroup
@@ -88,6 +91,27 @@ def test_few_bits_kept_in_memory_give_the_same_logits(stored: dict[str, Path]) -
     close = _logits(stored["few"], "bfloat16", kept).log_softmax(-1)
     expected = _logits(stored["wide"], "bfloat16").log_softmax(-1)
     assert (expected.exp() * (expected - close)).sum() < 1e-3
+
+
+@dataclass(frozen=True)
+class _Settings:
+    """As services have them."""
+
+    model_dir: Path
+    keeps_quantized: bool
+    device: str = "cpu"
+    dtype: str = "float32"
+    kernels: str = "auto"
+    expert_ranks: int = 1
+    expert_placement: Path | None = None
+
+
+@pytest.mark.parametrize("keeps", [False, True])
+def test_a_service_may_keep_few_bits(stored: dict[str, Path], keeps: bool) -> None:
+    with open_served_model(_Settings(stored["few"], keeps), on_lost=print) as model:
+        assert isinstance(model, DeepseekModel)
+        kept = [isinstance(layer._attention._out_b, QuantizedLinear) for layer in model._layers]
+    assert all(kept) if keeps else not any(kept)
 
 
 class _FirstOfTwo(ExpertExchange):

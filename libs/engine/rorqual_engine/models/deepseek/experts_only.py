@@ -18,10 +18,11 @@ class ExpertsOnly:
     """The mixture layers of a model whose other parts run in other ranks."""
 
     def __init__(
-        self, config: dict[str, Any], model_dir: Path, *, dtype: torch.dtype, options: LoadOptions
-    ) -> None:
+        self, config: dict[str, Any], model_dir: Path, *, device: torch.device,
+        dtype: torch.dtype, options: LoadOptions,
+    ) -> None:  # fmt: skip
         """options.group: this rank's end. Raises: ModelNotFound, CorruptModel, UnsupportedModel."""
-        sizes, device = DeepseekConfig.from_hf(config), torch.device("cpu")
+        sizes = DeepseekConfig.from_hf(config)
         weights = DeepseekWeights(
             model_dir,
             device,
@@ -33,7 +34,7 @@ class ExpertsOnly:
             MoeLayer.load(weights, f"layers.{plan.index}.ffn", plan, sizes, options.group)
             for plan in sizes.layers
         ]
-        self._nobody = torch.empty((0, sizes.hidden), dtype=dtype)
+        self._nobody = torch.empty((0, sizes.hidden), dtype=dtype, device=device)
 
     def take_part(self) -> None:
         """One step of the group. Raises: GroupLost."""

@@ -66,36 +66,35 @@ class DeepseekModel(CausalModel):
             keeps_quantized=options.keeps_quantized,
             kernels=kernels_for(device, options.kernels),
         )
-        self._embedding = found.get("embed.weight", (self.vocab_size, self.config.hidden))
-        ropes = {
-            is_main: RopeTable(rope, self.config.rope_dim, device)
-            for is_main, rope in (
-                (True, self.config.rope_main),
-                (False, self.config.rope_compress),
-            )
-        }
-        self._layers = [
-            Layer(found, plan, self.config, ropes[plan.kind == "window"], options.group)
-            for plan in self.config.layers
-        ]
-        self._has_group = options.group is not None
-        self._head = FinalHead(found, self.config)
-        self.mtp: MtpModule | None = None
-        """V4's draft, where the checkpoint has it."""
-        if self.config.family == "v4" and MtpModule.is_in(found, self.config):
-            self.mtp = MtpModule(found, self.config, self._embedding, self._head.output)
-        self.dspark: DsparkModule | None = None
-        """A draft of a block of tokens, where it was asked for and the checkpoint has it."""
-        if self.config.dspark is not None:
-            parts = self._embedding, self._head.output, ropes[True]
-            self.dspark = DsparkModule(found, self.config, *parts)
-        self._grams: EngramGrams | None = None
-        if self.config.engram is not None:
-            self._grams = EngramGrams(found, self.config)
-            self.num_previous_ids = self.config.engram.max_ngram - 1
+        self._load(found, options)
         self.on_layer: Callable[[int, Streams], None] | None = None
         """Called with every layer's number and the streams behind it; for taps and tests."""
         self._views: WeakKeyDictionary[PagedKvCache, KvViews] = WeakKeyDictionary()
+
+    def _load(self, weights: DeepseekWeights, options: LoadOptions) -> None:
+        config, device = self.config, self.device
+        self._embedding = weights.get("embed.weight", (self.vocab_size, config.hidden))
+        main = RopeTable(config.rope_main, config.rope_dim, device)
+        compress = RopeTable(config.rope_compress, config.rope_dim, device)
+        self._layers = [
+            Layer(weights, plan, config, main if plan.kind == "window" else compress, options.group)
+            for plan in config.layers
+        ]
+        self._has_group = options.group is not None
+        self._head = FinalHead(weights, config)
+        self.mtp: MtpModule | None = None
+        """V4's draft, where it was asked for and the checkpoint has it."""
+        if options.drafts and config.family == "v4" and MtpModule.is_in(weights, config):
+            self.mtp = MtpModule(weights, config, self._embedding, self._head.output)
+        self.dspark: DsparkModule | None = None
+        """A draft of a block of tokens, where it was asked for and the checkpoint has it."""
+        if config.dspark is not None:
+            parts = self._embedding, self._head.output, main
+            self.dspark = DsparkModule(weights, config, *parts)
+        self._grams: EngramGrams | None = None
+        if config.engram is not None:
+            self._grams = EngramGrams(weights, config)
+            self.num_previous_ids = config.engram.max_ngram - 1
 
     @torch.no_grad()
     def forward(self, chunks: Sequence[SequenceChunk], cache: PagedKvCache) -> torch.Tensor:
