@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -32,8 +32,7 @@ class Lifetime(IntEnum):
     AGENT = 2
 
 
-@dataclass(frozen=True, slots=True)
-class BlockMark:
+class BlockMark(NamedTuple):
     """What a block's record says about it besides its name and size."""
 
     provenance: Provenance = Provenance.EXACT

@@ -7,9 +7,8 @@ hints for eviction that readers update.
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
 from enum import IntEnum
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import xxhash
@@ -25,6 +24,8 @@ _USE = struct.Struct("<IHH")
 """last use, uses, depth"""
 USE_OFFSET = _FIELDS.size + _CHECK.size
 _MAX_U16 = 0xFFFF
+_PROVENANCES = {int(one): one for one in Provenance}
+_LIFETIMES = {int(one): one for one in Lifetime}
 
 ENTRY_DTYPE: np.dtype[Any] = np.dtype(
     {
@@ -51,8 +52,7 @@ class SlotState(IntEnum):
     VALID = 1
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
+class Entry(NamedTuple):
     """A valid entry: what the slot's record is. Times are whole seconds; expires 0 is never."""
 
     generation: int
@@ -105,10 +105,9 @@ def parse_entry(raw: bytes, segment: int, slot: int) -> Entry | None:
         fields
     )
     used, uses, depth = _USE.unpack_from(raw, USE_OFFSET)
-    try:
-        mark = BlockMark(Provenance(provenance), Lifetime(lifetime), depth)
-    except ValueError:  # of a later version
+    if provenance not in _PROVENANCES or lifetime not in _LIFETIMES:  # of a later version
         return None
+    mark = BlockMark(_PROVENANCES[provenance], _LIFETIMES[lifetime], depth)
     name = BlockName(fingerprint, key)
     return Entry(generation, name, size, expires, created, used, uses, mark)
 

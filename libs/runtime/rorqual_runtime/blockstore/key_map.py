@@ -106,17 +106,20 @@ class KeyMap:
         """The name's tag and the offset of its bucket."""
         digest = _digest(name)
         bucket = int.from_bytes(digest[8:], "little") % self.num_buckets
-        return tag_of(name), PAGE_BYTES + bucket * _BUCKET_BYTES
+        return _tag(digest), PAGE_BYTES + bucket * _BUCKET_BYTES
 
 
 def tag_of(name: BlockName) -> bytes:
     """8 bytes that stand for the name within its bucket, never all zero."""
-    tag = _digest(name)[:8]
-    return tag if tag != _NO_TAG else b"\1" * 8
+    return _tag(_digest(name))
 
 
 def _digest(name: BlockName) -> bytes:
     return xxhash.xxh3_128_digest(name.fingerprint + name.key)
+
+
+def _tag(digest: bytes) -> bytes:
+    return digest[:8] if digest[:8] != _NO_TAG else b"\1" * 8
 
 
 def _matches(bucket: bytes, tag: bytes) -> Iterator[tuple[int, Place]]:

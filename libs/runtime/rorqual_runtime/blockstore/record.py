@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import struct
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import xxhash
 
@@ -34,8 +34,7 @@ def fingerprint_digest(fingerprint: str) -> bytes:
     return xxhash.xxh3_128_digest(fingerprint.encode())
 
 
-@dataclass(frozen=True, slots=True)
-class BlockName:
+class BlockName(NamedTuple):
     """Identity of a block."""
 
     fingerprint: bytes
@@ -49,8 +48,7 @@ class BlockName:
         return cls(fingerprint_digest(fingerprint), bytes(key))
 
 
-@dataclass(frozen=True, slots=True)
-class Address:
+class Address(NamedTuple):
     """Where a record belongs. A slot gets a new generation whenever it is used anew."""
 
     store_id: bytes
@@ -99,42 +97,46 @@ class RecordHeader:
     @classmethod
     def parse(cls, raw: Buffer) -> Self:
         """Raises: BadRecord when these bytes are no whole header of this format."""
-        view = memoryview(raw)
-        if view.nbytes < PACKED_BYTES:
-            raise BadRecord("truncated header")
-        fields = view[: _FIELDS.size]
-        if view[_FIELDS.size : PACKED_BYTES] != xxhash.xxh3_128_digest(fields):
-            raise BadRecord("wrong header checksum")
-        (magic, version, segment, slot, generation, store_id, fingerprint, key, size, created,
-         expires, provenance, lifetime, depth, digest) = _FIELDS.unpack(fields)  # fmt: skip
-        if magic != _MAGIC or version != _FORMAT_VERSION:
-            raise BadRecord("another format")
+        (_, _, segment, slot, generation, store_id, fingerprint, key, size, created, expires,
+         provenance, lifetime, depth, digest) = _fields(raw)  # fmt: skip
         try:
             mark = BlockMark(Provenance(provenance), Lifetime(lifetime), depth)
         except ValueError as error:
             raise BadRecord("another format") from error
         address = Address(store_id, segment, slot, generation)
-        return cls(
-            BlockName(fingerprint, key), address, size, created, expires or None, mark, digest
-        )
+        name = BlockName(fingerprint, key)
+        return cls(name, address, size, created, expires or None, mark, digest)
+
+
+def _fields(raw: Buffer) -> tuple[Any, ...]:
+    view = memoryview(raw)
+    if view.nbytes < PACKED_BYTES:
+        raise BadRecord("truncated header")
+    fields = view[: _FIELDS.size]
+    if view[_FIELDS.size : PACKED_BYTES] != xxhash.xxh3_128_digest(fields):
+        raise BadRecord("wrong header checksum")
+    values = _FIELDS.unpack(fields)
+    if values[:2] != (_MAGIC, _FORMAT_VERSION):
+        raise BadRecord("another format")
+    return values
 
 
 def digest_of(payload: Buffer) -> bytes:
     return xxhash.xxh3_128_digest(payload)
 
 
-def verify(raw: Buffer, payload: memoryview, name: BlockName, address: Address) -> RecordHeader:
-    """The header of a record that was read whole.
+def verify(raw: Buffer, payload: memoryview, name: BlockName, address: Address) -> None:
+    """Look at a record that was read whole.
 
     Raises: BadRecord unless header and payload are what was put, under this name, at this place.
     """
-    header = RecordHeader.parse(raw)
-    if header.address != address:
+    (_, _, segment, slot, generation, store_id, fingerprint, key, size, _, _,
+     _, _, _, digest) = _fields(raw)  # fmt: skip
+    if (store_id, segment, slot, generation) != address:
         raise BadRecord("a record of another place")
-    if header.name != name:
+    if (fingerprint, key) != name:
         raise BadRecord("another block")
-    if header.num_payload_bytes != payload.nbytes:
+    if size != payload.nbytes:
         raise BadRecord("wrong length")
-    if digest_of(payload) != header.payload_digest:
+    if digest_of(payload) != digest:
         raise BadRecord("wrong payload checksum")
-    return header

@@ -10,7 +10,6 @@ import math
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -106,7 +105,7 @@ class RedisBlockStore:
         ]
         for batch in _batches(payloads):
             records = [
-                (name, self._record(name, payload, ttl_s, replace(mark, depth=mark.depth + index)))
+                (name, self._record(name, payload, ttl_s, mark._replace(depth=mark.depth + index)))
                 for index, (name, payload) in enumerate(batch, start=len(kept))
             ]
             kept += self._call(

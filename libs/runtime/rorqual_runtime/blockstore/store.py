@@ -7,7 +7,6 @@ import dataclasses
 import errno
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -136,7 +135,7 @@ class BlockStore:
         """`put` for each (key, data), side by side; depth counts on from the mark's."""
 
         def put_one(index: int) -> bool:
-            own_mark = replace(mark, depth=mark.depth + index)
+            own_mark = mark._replace(depth=mark.depth + index)
             return self.put(fingerprint, *blocks[index], ttl_s=ttl_s, mark=own_mark)
 
         return self._threads.each(put_one, len(blocks))
@@ -216,7 +215,7 @@ class BlockStore:
         now_s = int(self._clock.now_unix_s())
         segment, slot, entry = found
         if now_s - entry.used_s > _TOUCH_INTERVAL_S or entry.used_s > now_s:
-            segment.note_use(slot, replace(entry, used_s=now_s, num_uses=entry.num_uses + 1))
+            segment.note_use(slot, entry._replace(used_s=now_s, num_uses=entry.num_uses + 1))
 
     def _put(
         self, name: BlockName, payload: memoryview, ttl_s: float | None, mark: BlockMark
@@ -258,7 +257,7 @@ class BlockStore:
             return False
         wanted_s = math.inf if ttl_s is None else now_unix_s + ttl_s / 2
         if entry.expires_s and entry.expires_s < wanted_s:
-            longer = replace(entry, expires_s=_expiry_s(now_unix_s, ttl_s))
+            longer = entry._replace(expires_s=_expiry_s(now_unix_s, ttl_s))
             size_class.allocator.update(found, longer)
         return True
 

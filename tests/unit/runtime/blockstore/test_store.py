@@ -4,7 +4,6 @@ import os
 import random
 import shutil
 import threading
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -100,7 +99,7 @@ def test_an_exact_block_takes_the_place_of_a_replayed_one(store):
     replayed = BlockMark(Provenance.REPLAYED, Lifetime.AGENT, depth=7)
     assert put(store, 1, mark=replayed)
     assert [listing.mark for listing in store.listing()] == [replayed]
-    exact = replace(replayed, provenance=Provenance.EXACT)
+    exact = replayed._replace(provenance=Provenance.EXACT)
     assert put(store, 1, mark=exact)
     assert put(store, 1, mark=replayed)
     assert [listing.mark for listing in store.listing()] == [exact]
