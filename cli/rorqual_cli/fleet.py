@@ -15,7 +15,7 @@ from rorqual_cli.environment import check_environment, without_effect
 from rorqual_cli.model import ensure_model
 from rorqual_cli.options import STOP_ORDER, FleetOptions
 from rorqual_cli.preflight import check_port, check_room
-from rorqual_cli.processes import ManagedProcess, ProcessSpec, start_fresh_log
+from rorqual_cli.processes import ManagedProcess, ProcessSpec, bound_log, start_fresh_log
 from rorqual_cli.readiness import connect, wait_for_gateway, wait_for_port, wait_until_ready
 from rorqual_cli.report import Reporter
 from rorqual_cli.servers import free_port, nats_spec, redis_spec
@@ -25,6 +25,8 @@ from rorqual_cli.supervisor import supervise
 
 _SERVER_TIMEOUT_S = 20.0
 _GATEWAY_TIMEOUT_S = 20.0
+_MAX_LOG_BYTES = 64 << 20
+_LOG_CHECK_S = 30.0
 _STOP_SLACK_S = 8.0
 """Beyond its drain, for a process to close what it holds."""
 
@@ -141,11 +143,21 @@ class Fleet:
         await wait_for_gateway(gateway, self.base_url, timeout_s=_GATEWAY_TIMEOUT_S)
 
     def _watch(self) -> None:
+        self._watchers.append(asyncio.create_task(self._bound_logs()))
         if not self._options.restart:
             return
         for process in self.processes.values():
             watch = supervise(process, self._report.say, self._write_state)
             self._watchers.append(asyncio.create_task(watch))
+
+    async def _bound_logs(self) -> None:
+        while True:
+            await asyncio.sleep(_LOG_CHECK_S)
+            for path in (self.home / "logs").glob("*.log"):
+                try:
+                    await asyncio.to_thread(bound_log, path, _MAX_LOG_BYTES)
+                except OSError as error:  # a full disk: they are cut when there is room again
+                    self._report.say(f"{path} can't be put aside: {error.strerror}")
 
     async def _end_watchers(self) -> None:
         for watcher in self._watchers:

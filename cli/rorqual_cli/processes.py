@@ -6,6 +6,7 @@ import asyncio
 import ctypes
 import json
 import os
+import shutil
 import signal
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -118,6 +119,15 @@ def start_fresh_log(path: Path) -> None:
     """Keep the log of the last run as `<name>.1`."""
     with suppress(FileNotFoundError):
         path.replace(path.with_name(path.name + ".1"))
+
+
+def bound_log(path: Path, max_bytes: int) -> None:
+    """Put a log that has grown longer aside as `<name>.1`. Its writer appends, so it goes on in the
+    same file from the beginning; lines it writes at this very moment may be lost."""
+    with suppress(FileNotFoundError):
+        if path.stat().st_size > max_bytes:
+            shutil.copyfile(path, path.with_name(path.name + ".1"))
+            os.truncate(path, 0)
 
 
 def end_with_parent() -> None:

@@ -15,6 +15,7 @@ from nats.aio.subscription import Subscription
 
 from rorqual_runtime.errors import DeadlineExceeded, RequestTooLarge, Unavailable
 from rorqual_runtime.logs import get_logger
+from rorqual_runtime.subjects import PREFIX
 
 PUBLISH_TIMEOUT_S = 2.0
 RECONNECT_WAIT_S = 0.1
@@ -264,12 +265,14 @@ class BrokerConnection:
         while True:
             left_s = until_s - time.monotonic()
             if left_s <= 0:
-                raise DeadlineExceeded(f"no answer on {subject} within {timeout_s:.3g} s")
+                raise DeadlineExceeded(
+                    f"{_spoken(subject)} did not answer within {timeout_s:.3g} s"
+                )
             try:
                 return await self.request_once(subject, payload, headers, left_s)
             except NoResponders:
                 if not await backoff.pause():
-                    raise Unavailable(f"nobody serves {subject}") from None
+                    raise Unavailable(f"nobody serves {_spoken(subject)}") from None
             except Disconnected:
                 await self.wait_connected(max(0.0, until_s - time.monotonic()))
 
@@ -351,7 +354,12 @@ class BrokerConnection:
 
 def _expire(reply: Reply, subject: str) -> None:
     if not reply.done():
-        reply.set_exception(DeadlineExceeded(f"no answer on {subject} in time"))
+        reply.set_exception(DeadlineExceeded(f"{_spoken(subject)} did not answer in time"))
+
+
+def _spoken(subject: str) -> str:
+    """As a client may read it: recipe.encode."""
+    return subject.removeprefix(f"{PREFIX}.")
 
 
 def _reason(error: Any) -> str:

@@ -58,11 +58,15 @@ class JsonLinesExporter(SpanExporter):
         return True
 
     def _rotate(self, incoming_bytes: int) -> None:
-        if self._file.tell() == 0 or self._file.tell() + incoming_bytes <= self._max_bytes:
-            return
+        """Go on in a new file when this one is full, or somebody has removed it."""
+        if self._path.exists():
+            if self._file.tell() == 0 or self._file.tell() + incoming_bytes <= self._max_bytes:
+                return
+            self._path.replace(self._path.with_name(self._path.name + ".1"))
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        fresh = self._path.open("ab")
         self._file.close()
-        self._path.replace(self._path.with_name(self._path.name + ".1"))
-        self._file = self._path.open("ab")
+        self._file = fresh
 
 
 def _span_line(span: ReadableSpan) -> bytes:

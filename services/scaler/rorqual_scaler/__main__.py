@@ -14,7 +14,7 @@ def make_driver(ctx: ServiceContext, settings: ScalerSettings) -> Driver:
         return NoDriver()
     params = LocalDriverParams(
         modules={"prefill": settings.prefill_module, "decode": settings.decode_module},
-        log_dir=ctx.settings.home / "logs",
+        home=ctx.settings.home,
         start_deadline_s=settings.start_deadline_s,
         drain_s=settings.drain_s,
         kill_after_s=settings.kill_after_s,

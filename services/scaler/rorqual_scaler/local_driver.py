@@ -5,7 +5,7 @@ import contextlib
 import os
 import secrets
 import sys
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Collection, Coroutine, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,8 @@ from rorqual_scaler.observer import OwnInstances
 
 SHUTDOWN_REQUEST_S = 2.0
 MAX_RESTART_PAUSE_S = 60.0
+MAX_KEPT_FILES = 32
+"""Logs, and traces, of instances that are gone."""
 
 log = get_logger(__name__)
 
@@ -44,7 +46,8 @@ class LocalDriverParams:
     """Modules to run and bounds of starting and stopping."""
 
     modules: Mapping[str, str]
-    log_dir: Path
+    home: Path
+    """Run directory: their logs are in logs/, their traces in traces/."""
     start_deadline_s: float
     drain_s: float
     kill_after_s: float
@@ -137,8 +140,10 @@ class LocalDriver:
             await asyncio.gather(*(child.process.wait() for child in children))
 
     async def _spawn(self, service: str, instance_id: str) -> asyncio.subprocess.Process:
-        self._params.log_dir.mkdir(parents=True, exist_ok=True)
-        log_path = self._params.log_dir / f"{instance_id}.log"
+        for directory in (self._params.home / "logs", self._params.home / "traces"):
+            drop_oldest(directory, MAX_KEPT_FILES, spared=self._children)
+        log_path = self._params.home / "logs" / f"{instance_id}.log"
+        log_path.parent.mkdir(parents=True, exist_ok=True)
         command = [
             sys.executable,
             "-m",
@@ -203,6 +208,15 @@ class LocalDriver:
         except ServingError:
             return False
         return True
+
+
+def drop_oldest(directory: Path, num_kept: int, *, spared: Collection[str]) -> None:
+    """Of the files of scaled instances only the newest stay, and those of the ids spared: every
+    instance has a name of its own, so nothing else would ever end them."""
+    files = [p for p in directory.glob("*-scaled-*") if p.name.partition(".")[0] not in spared]
+    files.sort(key=lambda path: path.stat().st_mtime)
+    for path in files[: max(0, len(files) - num_kept)]:
+        path.unlink(missing_ok=True)
 
 
 def _facts(child: Child) -> dict[str, Any]:

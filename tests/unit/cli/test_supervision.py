@@ -20,7 +20,7 @@ from rorqual_cli.identity import ProcessIdentity
 from rorqual_cli.options import SERVICES, STOP_ORDER, FleetOptions
 from rorqual_cli.preflight import check_port, check_room
 from rorqual_cli.problems import CliError, ExitCode
-from rorqual_cli.processes import ManagedProcess, ProcessSpec
+from rorqual_cli.processes import ManagedProcess, ProcessSpec, bound_log
 from rorqual_cli.specs import Endpoints, service_specs
 from rorqual_cli.state import FleetState, lock_home, own_record, read_state, record_of
 from rorqual_cli.supervisor import RestartBudget, supervise
@@ -70,6 +70,23 @@ async def test_a_restart_that_fails_is_said_and_tried_again(tmp_path: Path) -> N
     await asyncio.wait_for(supervise(process, say, lambda: None), 30)
     assert any("can't be started" in line for line in said)
     assert "as it was asked to" in said[-1]
+
+
+async def test_a_log_stays_bounded_while_it_is_written(tmp_path: Path) -> None:
+    go_on = tmp_path / "go-on"
+    process = shell(tmp_path, f"echo one; while [ ! -e {go_on} ]; do sleep 0.02; done; echo two")
+    await process.start()
+    while process.log_tail() != "one":
+        await asyncio.sleep(0.02)
+    log = process.spec.log_path
+    bound_log(log, max_bytes=3)
+    assert log.with_name("p.log.1").read_text() == "one\n"
+    go_on.touch()
+    await process.wait()
+    assert log.read_bytes() == b"two\n", "no hole where the first line was"
+    bound_log(log, max_bytes=4)
+    bound_log(tmp_path / "none.log", max_bytes=4)
+    assert log.read_bytes() == b"two\n"
 
 
 async def test_stop_is_bounded_even_for_a_process_that_ignores_it(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 from rorqual_runtime.settings import RuntimeSettings
@@ -42,3 +43,13 @@ def test_the_trace_file_is_bounded(tmp_path: Path) -> None:
     files = list(tmp_path.glob("x.jsonl*"))
     assert len(files) == 2
     assert all(file.stat().st_size <= 2000 for file in files)
+
+
+def test_a_trace_file_that_somebody_removed_is_begun_anew(tmp_path: Path) -> None:
+    telemetry = open_telemetry(RuntimeSettings(home=tmp_path), "x", instance_id="x", version="0")
+    for name in ("first", "second"):
+        telemetry.tracer.start_span(name).end()
+        telemetry.flush()
+        assert name in (tmp_path / "traces" / "x.jsonl").read_text()
+        shutil.rmtree(tmp_path / "traces")
+    telemetry.close()
