@@ -11,6 +11,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from rorqual_cli.kv_arguments import add_kv
 from rorqual_cli.model import DEFAULT_MODEL
 from rorqual_cli.options import DEFAULT_HOME, FleetOptions
 from rorqual_cli.problems import CliError, ExitCode
@@ -50,6 +51,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_small(commands, home)
     _add_profile(commands)
     _add_chat(commands, home)
+    add_kv(commands, home, _kv)
     return parser
 
 
@@ -185,6 +187,12 @@ def _chat(options: argparse.Namespace, _arguments: Sequence[str]) -> int:
         if options.system:
             conversation.messages.append({"role": "system", "content": options.system})
         return ask_once(conversation, question) if question else talk(conversation)
+
+
+def _kv(options: argparse.Namespace, _arguments: Sequence[str]) -> int:
+    from rorqual_cli.kv import run_kv
+
+    return run_kv(options)
 
 
 def _port(text: str) -> int:

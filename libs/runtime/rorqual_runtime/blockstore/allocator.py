@@ -86,6 +86,7 @@ class SlotAllocator:
         self._lock = threading.RLock()
         self._dice = random.Random()
         self._num_taken = 0
+        self._num_sweeps = 0
         self._line: deque[Segment] = deque()
         self._num_in_line = 0
 
@@ -137,21 +138,16 @@ class SlotAllocator:
         """A few slots of every segment."""
         return survey(self._segments.segments(), SURVEY_SLOTS, self._dice)
 
-    def sweep(self) -> None:
-        """Remove what has expired from one segment, and an unused segment altogether."""
+    def sweep(self, *, everything: bool = False) -> None:
+        """Remove what has expired from the next segment in turn, or from all; and a segment
+        altogether that nobody uses."""
         with self._lock:
-            segments = self._segments.segments()
-            segment = self._dice.choice(segments) if segments else None
-            if segment is None or not segment.own():
-                return
-            try:
-                num_left = self._expire(segment)
-            finally:
-                is_in_use = segment.number in self._owned
-                if not is_in_use:
-                    segment.disown()
-            if not is_in_use and not num_left and segment.own():
-                self._segments.forget_segment(segment)
+            segments = sorted(self._segments.segments(), key=lambda segment: segment.number)
+            if segments and not everything:
+                segments = [segments[self._num_sweeps % len(segments)]]
+            self._num_sweeps += 1
+            for segment in segments:
+                self._sweep(segment)
 
     def release_idle(self) -> None:
         """Let go of the segments of a size that is not written to any more: call it now and then.
@@ -289,6 +285,18 @@ class SlotAllocator:
                 self.withdraw(Found(owned.segment, slot, entry), reason)
             elif owned.segment.scrap(slot):
                 owned.free.append((slot, 0))
+
+    def _sweep(self, segment: Segment) -> None:
+        if not segment.own():
+            return
+        try:
+            num_left = self._expire(segment)
+        finally:
+            is_in_use = segment.number in self._owned
+            if not is_in_use:
+                segment.disown()
+        if not is_in_use and not num_left and segment.own():
+            self._segments.forget_segment(segment)
 
     def _expire(self, segment: Segment) -> int:
         """Returns how many blocks are left in the segment."""

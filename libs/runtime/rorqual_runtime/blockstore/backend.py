@@ -149,8 +149,12 @@ class BlockStoreBackend(Protocol):
         """Every block of the store, in no order; those that come or go meanwhile may be missed."""
         ...
 
-    def maintain(self) -> None:
-        """A bounded share of the upkeep; call it every few seconds."""
+    def maintain(self, *, everything: bool = False) -> None:
+        """A bounded share of the upkeep, or all of it; call it every few seconds."""
+        ...
+
+    def is_reachable(self) -> bool:
+        """Whether the store's directory or server answers now."""
         ...
 
     def stats(self) -> StoreStats: ...

@@ -133,8 +133,11 @@ class RedisBlockStore:
                 except BadRecord:
                     continue
 
-    def maintain(self) -> None:
+    def maintain(self, *, everything: bool = False) -> None:
         """Nothing to do: the server looks after itself."""
+
+    def is_reachable(self) -> bool:
+        return bool(self._call(self._client.ping, False))
 
     def stats(self) -> StoreStats:
         """Sizes are the server's; num_blocks is found by going through all its keys."""

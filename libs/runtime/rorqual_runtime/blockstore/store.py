@@ -166,16 +166,19 @@ class BlockStore:
                 for found in size_class.segments.blocks_of(segment):
                     yield self._listed(found.entry)
 
-    def maintain(self) -> None:
+    def maintain(self, *, everything: bool = False) -> None:
         """Follow what other processes did to the directory, expire the blocks of one segment of
-        each size, and let go of what is not in use; call it every few seconds."""
+        each size (or of all), and let go of what is not in use; call it every few seconds."""
         with contextlib.suppress(OSError):
             self._classes.follow()
             for size_class in self._classes.all():
-                size_class.allocator.sweep()
+                size_class.allocator.sweep(everything=everything)
                 size_class.allocator.release_idle()
             self._classes.shrink()
         self._ledger.tell()
+
+    def is_reachable(self) -> bool:
+        return not self._classes.directory.is_gone()
 
     def stats(self) -> StoreStats:
         counts = self._ledger.counts()
