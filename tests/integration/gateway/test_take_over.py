@@ -196,7 +196,7 @@ async def test_an_answer_that_was_out_before_anyone_listened_is_found(
 
 
 async def test_a_lost_instance_is_listened_to_once_and_as_long_as_needed(
-    start_fleet, runtime_settings: RuntimeSettings, chat_model_dir: Path
+    start_fleet, runtime_settings: RuntimeSettings, chat_model_dir: Path, monkeypatch
 ) -> None:
     fleet = await start_fleet(silence_probe_s=0.2, take_over_after_s=0.3)
     fleet.say(TEXT, pause_s=0.02)
@@ -204,11 +204,18 @@ async def test_a_lost_instance_is_listened_to_once_and_as_long_as_needed(
     requests = [asyncio.create_task(ask(model=MODEL_ID, messages=USER)) for _ in range(12)]  # type: ignore[arg-type]
     await until(lambda: len(fleet.backend.submitted) == 12)
     async with running_recipe(runtime_settings, chat_model_dir) as second:
-        num_subscriptions = len(second.ctx.bus.client._subs)
+        bus, subjects = second.ctx.bus, []
+        plain_subscribe, num_subscriptions = bus.subscribe, len(bus.client._subs)
+
+        async def subscribe(subject, *args, **options):
+            subjects.append(subject)
+            return await plain_subscribe(subject, *args, **options)
+
+        monkeypatch.setattr(bus, "subscribe", subscribe)
         await fleet.recipe.ctx.bus.close()
         answers = await soon(asyncio.gather(*requests))
-        assert len(second.ctx.bus.client._subs) == num_subscriptions + 1
-        await until(lambda: len(second.ctx.bus.client._subs) == num_subscriptions)
+        assert len(subjects) == 1
+        await until(lambda: len(bus.client._subs) == num_subscriptions)
     assert [answer.choices[0].message.content for answer in answers] == [TEXT] * 12
 
 

@@ -1,9 +1,6 @@
 """A kvmeta in this process on real NATS and Redis."""
 
-import asyncio
 import contextlib
-import inspect
-import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 
@@ -18,27 +15,19 @@ from rorqual_runtime.clock import ManualClock
 from rorqual_runtime.service import open_service
 from rorqual_runtime.settings import RuntimeSettings
 
+from tests.support.waiting import WAIT_S, until
+
 CHAT = generation_pb2.TRAFFIC_CLASS_CHAT
 AGENT = generation_pb2.TRAFFIC_CLASS_AGENT
-
-
-async def eventually(condition, timeout_s: float = 20.0) -> None:
-    """Return once a plain or awaitable condition holds. Raises: AssertionError."""
-    until_s = time.monotonic() + timeout_s
-    while True:
-        holds = condition()
-        if await holds if inspect.isawaitable(holds) else holds:
-            return
-        assert time.monotonic() < until_s, "the condition never held"
-        await asyncio.sleep(0.02)
 
 
 @contextlib.asynccontextmanager
 async def running_kvmeta(
     settings: RuntimeSettings, redis_url: str, *, clock: ManualClock | None = None, **fields
 ) -> AsyncIterator[KvmetaService]:
-    """A kvmeta that serves until the block ends, by its own clock if one is given."""
-    chosen = KvmetaSettings(**fields)
+    """A kvmeta that serves until the block ends, by its own clock if one is given, and waits for a
+    Redis on a busy machine."""
+    chosen = KvmetaSettings(**{"redis_timeout_s": 10.0, "redis_write_timeout_s": 10.0, **fields})
     link = RedisLink(
         redis_url,
         timeout_s=chosen.redis_timeout_s,
@@ -49,7 +38,7 @@ async def running_kvmeta(
         ctx.clock = clock or ctx.clock
         service = KvmetaService(ctx, link, chosen)
         await service.start()
-        await eventually(lambda: service.mirror.is_loaded or not link.is_up)
+        await until(lambda: service.mirror.is_loaded or not link.is_up)
         yield service
 
 
@@ -67,7 +56,7 @@ class Client:
             **fields,
         )
         reply = await self.bus.request(
-            subjects.kvmeta_match(), request, kvmeta_pb2.MatchReply, timeout_s=3.0
+            subjects.kvmeta_match(), request, kvmeta_pb2.MatchReply, timeout_s=WAIT_S
         )
         return reply.match
 
@@ -85,7 +74,7 @@ class Client:
         ]
         request = kvmeta_pb2.RegisterBlocksRequest(model_fingerprint=fingerprint, blocks=blocks)
         reply = await self.bus.request(
-            subjects.kvmeta_register(), request, kvmeta_pb2.RegisterBlocksReply, timeout_s=3.0
+            subjects.kvmeta_register(), request, kvmeta_pb2.RegisterBlocksReply, timeout_s=WAIT_S
         )
         return reply.num_registered
 
@@ -100,7 +89,7 @@ class Client:
             subjects.kvmeta_clear(),
             kvmeta_pb2.ClearBlocksRequest(**fields),
             kvmeta_pb2.ClearBlocksReply,
-            timeout_s=10.0,
+            timeout_s=WAIT_S,
         )
         return reply.num_cleared
 

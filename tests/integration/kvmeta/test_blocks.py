@@ -7,7 +7,9 @@ from rorqual_proto.v1.kvmeta_pb2 import PROVENANCE_REPLAYED
 from rorqual_runtime.clock import ManualClock
 from rorqual_runtime.errors import InvalidRequest
 
-from .conftest import AGENT, CHAT, eventually, running_kvmeta
+from tests.support.waiting import until
+
+from .conftest import AGENT, CHAT, running_kvmeta
 
 KEYS = block_keys(range(6 * 128), fingerprint="model", namespace="n")
 
@@ -53,7 +55,7 @@ async def test_a_forgotten_block_ends_the_prefix_and_says_why(
     async with running_kvmeta(runtime_settings, redis_server.url) as kvmeta:
         await client.register(KEYS)
         await client.forget([KEYS[3]], reason=reason)
-        await eventually(lambda: kvmeta.index.num_live == 5)
+        await until(lambda: kvmeta.index.num_live == 5)
         match = await client.match(KEYS)
         assert (match.num_matched_blocks, match.miss_reason) == (3, told)
         await client.register([KEYS[3]])
@@ -113,7 +115,7 @@ async def test_expired_blocks_leave_redis_too(runtime_settings, redis_server, cl
     async with running_kvmeta(runtime_settings, redis_server.url, clock=clock, **quick) as kvmeta:
         await client.register(KEYS)
         await clock.advance(15)
-        await eventually(lambda: kvmeta.index.num_live == 0)
+        await until(lambda: kvmeta.index.num_live == 0)
         assert (await client.match(KEYS)).miss_reason == "expired"
         await clock.advance(20)
         async with Redis.from_url(redis_server.url) as redis:
@@ -121,7 +123,7 @@ async def test_expired_blocks_leave_redis_too(runtime_settings, redis_server, cl
             async def is_empty():
                 return not [name async for name in redis.scan_iter(match="rorqual:v2:blocks:*")]
 
-            await eventually(is_empty)
+            await until(is_empty)
         assert (await client.match(KEYS)).miss_reason == "never_stored"
 
 
@@ -136,7 +138,7 @@ async def test_a_tenant_over_its_quota_loses_its_oldest_blocks(
         await clock.advance(5)
         await client.register(other, tenant="big")
         await client.register(KEYS[3:], tenant="small")
-        await eventually(lambda: kvmeta.index.num_live == len(other) + 3)
+        await until(lambda: kvmeta.index.num_live == len(other) + 3)
         match = await client.match(KEYS)
         assert (match.num_matched_blocks, match.miss_reason) == (0, "evicted")
         assert (await client.match(other)).num_matched_blocks == len(other)

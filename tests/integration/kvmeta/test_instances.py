@@ -5,7 +5,9 @@ from rorqual_proto.v1 import kvmeta_pb2
 from rorqual_runtime import subjects
 from rorqual_runtime.errors import ServingError
 
-from .conftest import eventually, running_kvmeta
+from tests.support.waiting import until
+
+from .conftest import running_kvmeta
 
 KEYS = block_keys(range(4 * 128), fingerprint="model", namespace="n")
 
@@ -17,11 +19,11 @@ async def test_a_change_at_one_is_known_at_the_other(runtime_settings, redis_ser
         running_kvmeta(runtime_settings, url) as second,
     ):
         await client.register(KEYS)
-        await eventually(lambda: first.index.num_live == second.index.num_live == 4)
+        await until(lambda: first.index.num_live == second.index.num_live == 4)
         await client.forget(KEYS[:1])
-        await eventually(lambda: first.index.num_live == second.index.num_live == 3)
+        await until(lambda: first.index.num_live == second.index.num_live == 3)
         await client.clear()
-        await eventually(lambda: len(first.index) == len(second.index) == 0)
+        await until(lambda: len(first.index) == len(second.index) == 0)
 
 
 async def test_a_new_instance_reads_what_redis_knows(runtime_settings, redis_server, client):
@@ -57,10 +59,10 @@ async def test_a_gap_in_events_is_made_up_for(runtime_settings, redis_server, cl
         await tell(1)
         await tell(2)
         await tell(4)
-        await eventually(lambda: kvmeta.mirror.num_resyncs > before)
+        await until(lambda: kvmeta.mirror.num_resyncs > before)
         assert (await client.match(KEYS)).num_matched_blocks == 4
         await tell(5, b"torn")
-        await eventually(lambda: kvmeta.index.num_live == 4)
+        await until(lambda: kvmeta.index.num_live == 4)
 
 
 async def test_tenants_with_one_prompt_share_nothing_and_learn_nothing(
@@ -76,7 +78,7 @@ async def test_tenants_with_one_prompt_share_nothing_and_learn_nothing(
         answer = await client.match(keys("b"), content_key=content)
         assert answer == unasked
         assert (answer.num_matched_blocks, answer.miss_reason) == (0, "never_stored")
-        await eventually(lambda: kvmeta.counts.misses["namespace"] == 1)
+        await until(lambda: kvmeta.counts.misses["namespace"] == 1)
         assert kvmeta.counts.misses["never_stored"] == 1
         assert (await client.match(keys("a"), content_key=content)).num_matched_blocks == 4
 

@@ -5,7 +5,9 @@ from rorqual_kvmeta.leases import LEASES_NAME
 from rorqual_policy import block_keys
 from rorqual_runtime.clock import ManualClock
 
-from .conftest import eventually, running_kvmeta
+from tests.support.waiting import until
+
+from .conftest import running_kvmeta
 
 KEYS = block_keys(range(3 * 128), fingerprint="model", namespace="n")
 
@@ -19,7 +21,7 @@ def leases_are(url, count):
     async def holds():
         return await num_leases(url) == count
 
-    return eventually(holds)
+    return until(holds)
 
 
 async def test_a_match_holds_a_lease_until_released(runtime_settings, redis_server, client):
@@ -54,6 +56,6 @@ async def test_leased_blocks_are_spared_by_another_instance(runtime_settings, re
         await leases_are(redis_server.url, 1)
         await client.register([*KEYS[1:], *others], tenant="t")
         async with running_kvmeta(runtime_settings, redis_server.url, **limits) as strict:
-            await eventually(lambda: strict.index.num_live < 4 and plain.index.num_live < 4)
+            await until(lambda: strict.index.num_live < 4 and plain.index.num_live < 4)
             assert (await client.match(KEYS)).num_matched_blocks >= 1
             await client.release(lease.lease_id)

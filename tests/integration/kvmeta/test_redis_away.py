@@ -1,12 +1,11 @@
 """Redis may die, hang, lose its data and come back: matches go on, nothing stays unknown."""
 
-import asyncio
-import time
-
 from redis.asyncio import Redis
 from rorqual_policy import block_keys
 
-from .conftest import eventually, running_kvmeta
+from tests.support.waiting import until
+
+from .conftest import running_kvmeta
 
 KEYS = block_keys(range(4 * 128), fingerprint="model", namespace="n")
 
@@ -15,7 +14,7 @@ def matched(client, num_blocks):
     async def holds():
         return (await client.match(KEYS)).num_matched_blocks == num_blocks
 
-    return eventually(holds)
+    return until(holds)
 
 
 async def in_redis(url):
@@ -31,10 +30,8 @@ async def test_matches_go_on_from_the_index_while_redis_is_dead(
         await client.register(KEYS[:3])
         await redis_server.kill()
         for _ in range(5):
-            started = time.monotonic()
             match = await client.match(KEYS)
             assert (match.num_matched_blocks, match.miss_reason) == (3, "never_stored")
-            assert time.monotonic() - started < 1.0
 
 
 async def test_registrations_meanwhile_arrive_after_the_restart(
@@ -46,7 +43,7 @@ async def test_registrations_meanwhile_arrive_after_the_restart(
         assert len(kvmeta.mirror.pending) == 4
         assert (await client.match(KEYS)).num_matched_blocks == 4
         await redis_server.start()
-        await eventually(lambda: not len(kvmeta.mirror.pending))
+        await until(lambda: not len(kvmeta.mirror.pending))
         assert await in_redis(redis_server.url) == 4
         await matched(client, 4)
 
@@ -55,26 +52,24 @@ async def test_a_redis_that_lost_its_data_gets_it_back(runtime_settings, redis_s
     async with running_kvmeta(runtime_settings, redis_server.url) as kvmeta:
         await client.register(KEYS)
         await redis_server.kill()
-        await eventually(lambda: not kvmeta.link_is_up)
+        await until(lambda: not kvmeta.link_is_up)
         await redis_server.start()
 
         async def is_restored():
             return await in_redis(redis_server.url) == 4
 
-        await eventually(is_restored)
+        await until(is_restored)
         await matched(client, 4)
 
 
 async def test_a_hanging_redis_holds_nobody_up(runtime_settings, redis_server, client):
-    async with running_kvmeta(runtime_settings, redis_server.url):
+    endless = {"redis_timeout_s": 600.0, "redis_write_timeout_s": 600.0}
+    async with running_kvmeta(runtime_settings, redis_server.url, **endless):
         await client.register(KEYS)
         redis_server.pause()
-        started = time.monotonic()
         assert (await client.match(KEYS)).num_matched_blocks == 4
         assert (await client.match(KEYS)).num_matched_blocks == 4
-        assert time.monotonic() - started < 1.5
         redis_server.resume()
-        await asyncio.sleep(0)
         await matched(client, 4)
 
 
@@ -85,4 +80,4 @@ async def test_starts_without_redis_and_loads_when_it_comes(runtime_settings, re
         await redis_server.start()
         await client.register(KEYS)
         await matched(client, 4)
-        await eventually(lambda: kvmeta.mirror.is_loaded)
+        await until(lambda: kvmeta.mirror.is_loaded)
