@@ -83,6 +83,40 @@ class RuntimeSettings(BaseSettings):
         return [server.strip() for server in self.nats_url.split(",")]
 
 
+class ModelSettings(BaseSettings):
+    """What a service that runs a language model is told about it; its own settings add a prefix."""
+
+    model_config = SettingsConfigDict(frozen=True, populate_by_name=True, protected_namespaces=())
+
+    model_dir: Path = Field(
+        Path(".rorqual/models/smollm2-135m-instruct"),
+        validation_alias="RORQUAL_MODEL_DIR",
+        description="Hugging Face directory of the model to serve",
+    )
+    device: str = Field("cpu", description="torch device the model runs on")
+    kernels: str = Field(
+        "auto", description="implementations instead of the best, such as twin,run_experts=triton"
+    )
+    dtype: str = Field("bfloat16", description="dtype of weights and KV")
+    keeps_quantized: bool = Field(
+        False,
+        validation_alias="RORQUAL_KEEPS_QUANTIZED",
+        description="matrices stored in 8 or 4 bits stay so in memory: less of it, slower steps",
+    )
+    expert_ranks: int = Field(
+        1,
+        ge=1,
+        validation_alias="RORQUAL_EXPERT_RANKS",
+        description="processes that share the model's experts, this one included",
+    )
+    expert_placement: Path | None = Field(
+        None,
+        validation_alias="RORQUAL_EXPERT_PLACEMENT",
+        description='JSON {"<layer>": [[experts of rank 0], ...], ...}; default: shared evenly',
+    )
+    num_threads: int = Field(0, ge=0, description="compute threads; 0 = one a core")
+
+
 def variables_of(settings: type[BaseSettings]) -> set[str]:
     """Every environment variable that a settings class reads."""
     prefix = str(settings.model_config.get("env_prefix", ""))

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -25,6 +26,7 @@ from rorqual_runtime.errors import (
     Unsupported,
 )
 from rorqual_runtime.payload import get_token_ids
+from rorqual_runtime.prompt_work import over_prompt
 from rorqual_runtime.tensors import TensorPlane
 
 from rorqual_decode.block_chain import BlockChain
@@ -155,7 +157,8 @@ class Admitter:
         token_ids = await get_token_ids(
             self._tensors, offer.prompt, spec.num_prompt_tokens, timeout_s=timeout_s
         )
-        keys = self._verified_keys(offer, token_ids)
+        work = partial(self._verified_keys, offer, token_ids)
+        keys = await over_prompt(len(token_ids), work)
         grammar = await self._grammar(offer, timeout_s)
         num_prompt_pages = self._cache.layout.num_pages(spec.num_prompt_tokens)
         await self._fetcher.fetch(offer.kv_pages, pages[:num_prompt_pages], timeout_s=timeout_s)

@@ -3,40 +3,17 @@
 from pathlib import Path
 
 from pydantic import Field
-from pydantic_settings import BaseSettings, SettingsConfigDict
+from pydantic_settings import SettingsConfigDict
 from rorqual_policy import AGENT_LIFETIME_S, CHAT_LIFETIME_S
 from rorqual_runtime.blockstore import IoMode
+from rorqual_runtime.settings import ModelSettings
 
 
-class DecodeSettings(BaseSettings):
+class DecodeSettings(ModelSettings):
     """How much one decode instance runs at a time, and where its blocks go."""
 
-    model_config = SettingsConfigDict(
-        env_prefix="RORQUAL_DECODE_", frozen=True, populate_by_name=True, protected_namespaces=()
-    )
+    model_config = SettingsConfigDict(env_prefix="RORQUAL_DECODE_")
 
-    model_dir: Path = Field(
-        Path(".rorqual/models/smollm2-135m-instruct"),
-        validation_alias="RORQUAL_MODEL_DIR",
-        description="Hugging Face directory of the model to serve",
-    )
-    device: str = Field("cpu", description="torch device the model runs on")
-    kernels: str = Field(
-        "auto", description="implementations instead of the best, such as twin,run_experts=triton"
-    )
-    dtype: str = Field("bfloat16", description="dtype of weights and KV")
-    expert_ranks: int = Field(
-        1,
-        ge=1,
-        validation_alias="RORQUAL_EXPERT_RANKS",
-        description="processes that share the model's experts, this one included",
-    )
-    expert_placement: Path | None = Field(
-        None,
-        validation_alias="RORQUAL_EXPERT_PLACEMENT",
-        description='JSON {"<layer>": [[experts of rank 0], ...], ...}; default: shared evenly',
-    )
-    num_threads: int = Field(0, ge=0, description="compute threads; 0 = one a core")
     num_pages: int = Field(1024, gt=0, description="KV pages of 128 tokens, touched lazily")
     num_windows: int = Field(
         96, gt=0, description="window slots; a generation keeps its own until its blocks are stored"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -11,7 +11,7 @@ from typing import Any
 
 from rorqual_engine.closing import ClosingVocabulary
 from rorqual_engine.errors import EngineError
-from rorqual_engine.expert_ranks import ExpertRanks, LeadingModel, open_model
+from rorqual_engine.expert_ranks import open_served_model
 from rorqual_engine.grammar import GrammarState, load_tokenizer_info
 from rorqual_engine.kv import PagedKvCache
 from rorqual_engine.models.base import CausalModel
@@ -84,22 +84,11 @@ async def open_decode(
 
 def _load(settings: DecodeSettings, stack: AsyncExitStack) -> CausalModel:
     """Raises: Unsupported, which ends the start with the engine's one line."""
-    ranks = ExpertRanks(settings.expert_ranks, settings.expert_placement)
-    opened = open_model(
-        settings.model_dir,
-        device=settings.device,
-        dtype=settings.dtype,
-        kernels=settings.kernels,
-        ranks=ranks,
-        on_lost=lambda lost: end_at_once(str(lost)),
-    )
     try:
-        model = stack.enter_context(opened)
+        opened = open_served_model(settings, on_lost=lambda lost: end_at_once(str(lost)))
+        return stack.enter_context(opened)
     except EngineError as error:
         raise Unsupported(str(error)) from error
-    if isinstance(model, LeadingModel):
-        log.info("experts are shared", extra={"ranks": ranks.size, "pids": model.worker_pids})
-    return model
 
 
 async def _build(
@@ -116,28 +105,8 @@ async def _build(
         max_batch=settings.register_batch_blocks,
         max_backlog=settings.register_backlog_blocks,
     )
-    notices = ForgetNotices(ctx.bus)
-    ctx.track(notices.run())
-    store = await stack.enter_async_context(
-        open_block_store(
-            settings.store_url or settings.store_dir or ctx.settings.home / "store",
-            settings.store_capacity_bytes,
-            ctx.clock,
-            eviction=ValueEviction(),
-            on_forgotten=notices.add,
-            io_mode=settings.store_io,
-        )
-    )
-    writer = BlockWriter(
-        store,
-        fingerprint=model.fingerprint,
-        read_page=partial(_read_page, cache),
-        lifetime_s=partial(_lifetime_s, settings),
-        on_stored=lambda block: _post(loop, registrar.add, block),
-        max_queued=settings.block_queue_blocks,
-    )
-    writer.start()
-    stack.push_async_callback(asyncio.to_thread, writer.close, _CLOSE_S)
+    on_stored = partial(_post, loop, registrar.add)
+    writer = await _open_writer(ctx, settings, model, cache, on_stored, stack)
     publisher = TokenPublisher(BusTokenSink(ctx.bus, ctx.instance_id, ctx.incarnation))
     admitter = Admitter(
         model,
@@ -147,11 +116,10 @@ async def _build(
         recompile=partial(_recompile, ctx.bus),
     )
     stack.callback(admitter.close)
-    layout = model.kv_layout.window
     windows = WindowExchange(
         ctx,
         model.fingerprint,
-        snapshot_bytes=layout.snapshot_bytes if layout else 0,
+        snapshot_bytes=model.kv_layout.snapshot_bytes,
         keep_s=settings.window_keep_s,
         max_bytes=settings.window_keep_bytes,
     )
@@ -176,6 +144,40 @@ async def _build(
     engine.start()
     stack.push_async_callback(asyncio.to_thread, engine.close)
     return DecodeInstance(service, engine, cache, writer, registrar, publisher)
+
+
+async def _open_writer(
+    ctx: ServiceContext,
+    settings: DecodeSettings,
+    model: CausalModel,
+    cache: PagedKvCache,
+    on_stored: Callable[[StoredBlock], None],
+    stack: AsyncExitStack,
+) -> BlockWriter:
+    """The store and who writes to it."""
+    notices = ForgetNotices(ctx.bus)
+    ctx.track(notices.run())
+    store = await stack.enter_async_context(
+        open_block_store(
+            settings.store_url or settings.store_dir or ctx.settings.home / "store",
+            settings.store_capacity_bytes,
+            ctx.clock,
+            eviction=ValueEviction(),
+            on_forgotten=notices.add,
+            io_mode=settings.store_io,
+        )
+    )
+    writer = BlockWriter(
+        store,
+        fingerprint=model.fingerprint,
+        read_page=partial(_read_page, cache),
+        lifetime_s=partial(_lifetime_s, settings),
+        on_stored=on_stored,
+        max_queued=settings.block_queue_blocks,
+    )
+    writer.start()
+    stack.push_async_callback(asyncio.to_thread, writer.close, _CLOSE_S)
+    return writer
 
 
 async def _serve(ctx: ServiceContext, instance: DecodeInstance, model: CausalModel) -> None:

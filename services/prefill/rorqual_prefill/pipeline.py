@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from rorqual_policy.blocks import block_keys
 from rorqual_runtime.clock import Clock
 from rorqual_runtime.errors import ContextTooLong, InvalidRequest, ServingError
 from rorqual_runtime.payload import get_token_ids, put_payload
+from rorqual_runtime.prompt_work import over_prompt
 from rorqual_runtime.tensors import TensorPlane
 
 from rorqual_prefill import convert
@@ -55,8 +57,7 @@ class PrefillPipeline:
         tracer: Tracer,
     ) -> None:
         self._model = model
-        layout = model.kv_layout.window
-        self._snapshot_bytes = layout.snapshot_bytes if layout else 0
+        self._snapshot_bytes = model.kv_layout.snapshot_bytes
         self._page_io = page_io
         self._engine = engine
         self._gate = gate
@@ -76,12 +77,7 @@ class PrefillPipeline:
         self._note_queued(job)
         started_unix_s = self._clock.now_unix_s()
         token_ids = await self._resolve(job)
-        keys = block_keys(
-            token_ids,  # type: ignore[arg-type]
-            fingerprint=self._model.fingerprint,
-            namespace=job.cache_namespace,
-            images=job.image_spans,
-        )
+        keys = await over_prompt(len(token_ids), partial(self._keys, job, token_ids))
         async with (
             self._gate.lease(num_pages_for(len(token_ids)), left_s()) as lease,
             open_export(
@@ -96,6 +92,14 @@ class PrefillPipeline:
         ):
             work = Work(active, token_ids, keys, lease.pages, lease.window, export, started_unix_s)
             await self._compute_and_hand_over(work, await self._prefix.run(work))
+
+    def _keys(self, job: Job, token_ids: np.ndarray) -> list[bytes]:
+        return block_keys(
+            token_ids,  # type: ignore[arg-type]
+            fingerprint=self._model.fingerprint,
+            namespace=job.cache_namespace,
+            images=job.image_spans,
+        )
 
     def _note_queued(self, job: Job) -> None:
         """A span for the time the job spent on the queue."""

@@ -4,40 +4,17 @@ from pathlib import Path
 from typing import Annotated
 
 from pydantic import Field, field_validator
-from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
+from pydantic_settings import NoDecode, SettingsConfigDict
 from rorqual_policy.buckets import Bucket
 from rorqual_runtime.blockstore import IoMode
+from rorqual_runtime.settings import ModelSettings
 
 
-class PrefillSettings(BaseSettings):
+class PrefillSettings(ModelSettings):
     """What one prefill instance pulls, and how much it computes at a time."""
 
-    model_config = SettingsConfigDict(
-        env_prefix="RORQUAL_PREFILL_", frozen=True, populate_by_name=True, protected_namespaces=()
-    )
+    model_config = SettingsConfigDict(env_prefix="RORQUAL_PREFILL_")
 
-    model_dir: Path = Field(
-        Path(".rorqual/models/smollm2-135m-instruct"),
-        validation_alias="RORQUAL_MODEL_DIR",
-        description="Hugging Face directory of the model to serve",
-    )
-    device: str = Field("cpu", description="torch device the model runs on")
-    kernels: str = Field(
-        "auto", description="implementations instead of the best, such as twin,run_experts=triton"
-    )
-    dtype: str = Field("bfloat16", description="dtype of weights and KV")
-    expert_ranks: int = Field(
-        1,
-        ge=1,
-        validation_alias="RORQUAL_EXPERT_RANKS",
-        description="processes that share the model's experts, this one included",
-    )
-    expert_placement: Path | None = Field(
-        None,
-        validation_alias="RORQUAL_EXPERT_PLACEMENT",
-        description='JSON {"<layer>": [[experts of rank 0], ...], ...}; default: shared evenly',
-    )
-    num_threads: int = Field(0, ge=0, description="compute threads; 0 = one a core")
     num_pages: int = Field(512, gt=0, description="KV pages of 128 tokens, touched lazily")
     pool: str = Field("default", description="pool whose prefill queue this instance serves")
     buckets: Annotated[tuple[Bucket, ...], NoDecode] = Field(

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from rorqual_engine.errors import EngineError
-from rorqual_engine.expert_ranks import ExpertRanks, LeadingModel, open_model
+from rorqual_engine.expert_ranks import open_served_model
 from rorqual_engine.kv import PagedKvCache
 from rorqual_engine.models.base import CausalModel
 from rorqual_policy.eviction import ValueEviction
@@ -78,22 +78,11 @@ async def open_prefill(
 
 def _load(settings: PrefillSettings, stack: AsyncExitStack) -> CausalModel:
     """Raises: Unsupported, which ends the start with the engine's one line."""
-    ranks = ExpertRanks(settings.expert_ranks, settings.expert_placement)
-    opened = open_model(
-        settings.model_dir,
-        device=settings.device,
-        dtype=settings.dtype,
-        kernels=settings.kernels,
-        ranks=ranks,
-        on_lost=lambda lost: end_at_once(str(lost)),
-    )
     try:
-        model = stack.enter_context(opened)
+        opened = open_served_model(settings, on_lost=lambda lost: end_at_once(str(lost)))
+        return stack.enter_context(opened)
     except EngineError as error:
         raise Unsupported(str(error)) from error
-    if isinstance(model, LeadingModel):
-        log.info("experts are shared", extra={"ranks": ranks.size, "pids": model.worker_pids})
-    return model
 
 
 async def _build(
@@ -104,39 +93,16 @@ async def _build(
     stack: AsyncExitStack,
 ) -> PrefillInstance:
     """Make the parts; each is closed by the stack before those it uses."""
-    notices = ForgetNotices(ctx.bus, ("evicted", "expired"))  # the loader tells of the rest
-    ctx.track(notices.run())
-    store = await stack.enter_async_context(
-        open_block_store(
-            settings.store_url or settings.store_dir or ctx.settings.home / "store",
-            settings.store_capacity_bytes,
-            ctx.clock,
-            eviction=ValueEviction(),
-            on_forgotten=notices.add,
-            io_mode=settings.store_io,
-        )
-    )
     page_io = PageIo(cache)
-    loader = PrefixLoader(store, fingerprint=model.fingerprint, fill_page=page_io.fill)
-    stack.push_async_callback(asyncio.to_thread, loader.close)
+    loader = await _open_loader(ctx, settings, model, page_io, stack)
+    windows = await _open_windows(ctx, settings, model, cache)
+    forget = partial(_forget, ctx.bus, model.fingerprint)
     engine = PrefillEngine(
         model, cache, step_tokens=settings.step_tokens, step_target_s=settings.step_target_s
     )
     engine.start()
     stack.push_async_callback(engine.close)
     gate = PageGate(cache)
-    layout = model.kv_layout.window
-    windows = WindowExchange(
-        ctx,
-        model.fingerprint,
-        snapshot_bytes=layout.snapshot_bytes if layout else 0,
-        keep_s=settings.window_keep_s,
-        max_bytes=settings.window_keep_bytes,
-    )
-    if cache.num_windows:
-        await windows.listen()
-        await windows.serve()
-    forget = partial(_forget, ctx.bus, model.fingerprint)
     pipeline = PrefillPipeline(
         model=model,
         page_io=page_io,
@@ -160,6 +126,47 @@ async def _build(
     )
     service = PrefillService(ports, gate, settings, ctx.clock)
     return PrefillInstance(service, engine, cache)
+
+
+async def _open_loader(
+    ctx: ServiceContext,
+    settings: PrefillSettings,
+    model: CausalModel,
+    page_io: PageIo,
+    stack: AsyncExitStack,
+) -> PrefixLoader:
+    """Who reads stored blocks."""
+    notices = ForgetNotices(ctx.bus, ("evicted", "expired"))  # the loader tells of the rest
+    ctx.track(notices.run())
+    store = await stack.enter_async_context(
+        open_block_store(
+            settings.store_url or settings.store_dir or ctx.settings.home / "store",
+            settings.store_capacity_bytes,
+            ctx.clock,
+            eviction=ValueEviction(),
+            on_forgotten=notices.add,
+            io_mode=settings.store_io,
+        )
+    )
+    loader = PrefixLoader(store, fingerprint=model.fingerprint, fill_page=page_io.fill)
+    stack.push_async_callback(asyncio.to_thread, loader.close)
+    return loader
+
+
+async def _open_windows(
+    ctx: ServiceContext, settings: PrefillSettings, model: CausalModel, cache: PagedKvCache
+) -> WindowExchange:
+    windows = WindowExchange(
+        ctx,
+        model.fingerprint,
+        snapshot_bytes=model.kv_layout.snapshot_bytes,
+        keep_s=settings.window_keep_s,
+        max_bytes=settings.window_keep_bytes,
+    )
+    if cache.num_windows:
+        await windows.listen()
+        await windows.serve()
+    return windows
 
 
 async def _serve(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from pydantic import ValidationError
+from rorqual_decode.settings import DecodeSettings
 from rorqual_policy.buckets import Bucket
 from rorqual_prefill.settings import PrefillSettings
 from rorqual_runtime.settings import describe_settings_error
@@ -23,3 +24,12 @@ def test_unknown_buckets_stop_the_start_by_their_variable(
     with pytest.raises(ValidationError) as caught:
         PrefillSettings()
     assert "RORQUAL_PREFILL_BUCKETS: " in describe_settings_error(caught.value)
+
+
+@pytest.mark.parametrize("kind", [PrefillSettings, DecodeSettings])
+def test_one_variable_keeps_few_bits_everywhere(
+    monkeypatch: pytest.MonkeyPatch, kind: type[PrefillSettings | DecodeSettings]
+) -> None:
+    assert not kind().keeps_quantized
+    monkeypatch.setenv("RORQUAL_KEEPS_QUANTIZED", "1")
+    assert kind().keeps_quantized
