@@ -97,6 +97,7 @@ GOLDEN: dict[str, Message] = {
         compiled_grammar=TICKET,
         submitted_unix_s=1_760_000_000.25,
         num_exact_blocks=1,
+        exact_only=True,
     ),
     "handover_request": decode_pb2.HandoverRequest(
         generation=GENERATION,

@@ -9,6 +9,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
+from rorqual_policy.provenance import BlockOrigin, Provenance, StoredReplays, stores_block
+
 from rorqual_decode.generation import GenerationKey
 from rorqual_decode.page_hold import PageHold
 
@@ -21,12 +23,26 @@ class BlockSink(Protocol):
     def put(self, fingerprint: str, key: bytes, data: Any, *, ttl_s: float) -> bool: ...
 
 
+@dataclass(frozen=True, slots=True)
+class BlockTraits:
+    """What is told of a block beyond its bytes."""
+
+    traffic_class: int
+    origin: BlockOrigin = BlockOrigin.CONTINUATION
+    provenance: Provenance = Provenance.EXACT
+    tenant: str = ""
+    position: int = 0
+    """Blocks before it in its sequence."""
+    content_key: bytes = b""
+    """Of a prompt's first block: its key in no namespace."""
+
+
 class StoredBlock(NamedTuple):
     """A block that can be read back from the store."""
 
     key: bytes
     num_bytes: int
-    traffic_class: int
+    traits: BlockTraits
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,13 +53,14 @@ class BlockWork:
     key: bytes
     page: int
     hold: PageHold
-    traffic_class: int
+    traits: BlockTraits
 
 
 class BlockWriter:
     """Writes offered blocks in one background thread; never makes the one who offers wait.
 
     At most max_queued blocks wait; more are dropped and counted, which costs a later recompute.
+    Blocks behind a replay are left out, and counted, as stored_replays says.
     read_page gives a page's bytes, lifetime_s the time for which a traffic class's blocks are kept;
     on_stored is called in the writer's thread.
     """
@@ -57,6 +74,7 @@ class BlockWriter:
         lifetime_s: Callable[[int], float],
         on_stored: Callable[[StoredBlock], None],
         max_queued: int,
+        stored_replays: StoredReplays = StoredReplays.ALL,
     ) -> None:
         self._store = store
         self._fingerprint = fingerprint
@@ -64,6 +82,7 @@ class BlockWriter:
         self._lifetime_s = lifetime_s
         self._on_stored = on_stored
         self._max_queued = max_queued
+        self._stored_replays = stored_replays
         self._queue: deque[BlockWork] = deque()
         self._changed = threading.Condition()
         self._is_writing = False
@@ -71,6 +90,7 @@ class BlockWriter:
         self._thread = threading.Thread(target=self._run, name="block-writer", daemon=True)
         self.num_stored = 0
         self.num_dropped = 0
+        self.num_left_out = 0
         self.num_failed = 0
 
     def start(self) -> None:
@@ -78,15 +98,19 @@ class BlockWriter:
         self._thread.start()
 
     def offer(
-        self, owner: GenerationKey, key: bytes, page: int, hold: PageHold, traffic_class: int
+        self, owner: GenerationKey, key: bytes, page: int, hold: PageHold, traits: BlockTraits
     ) -> bool:
-        """Queue one full page, keeping its pages held; False when it was dropped instead."""
+        """Queue one full page, keeping its pages held; False when it is not to be stored, or was
+        dropped instead."""
+        if not stores_block(traits.provenance, traits.origin, self._stored_replays):
+            self.num_left_out += 1
+            return False
         with self._changed:
             if self._is_closing or len(self._queue) >= self._max_queued:
                 self.num_dropped += 1
                 return False
             hold.retain()
-            self._queue.append(BlockWork(owner, key, page, hold, traffic_class))
+            self._queue.append(BlockWork(owner, key, page, hold, traits))
             self._changed.notify()
         return True
 
@@ -143,9 +167,9 @@ class BlockWriter:
 
     def _write(self, work: BlockWork) -> None:
         data = self._read_page(work.page)
-        ttl_s = self._lifetime_s(work.traffic_class)
+        ttl_s = self._lifetime_s(work.traits.traffic_class)
         if not self._store.put(self._fingerprint, work.key, data, ttl_s=ttl_s):
             self.num_failed += 1
             return
         self.num_stored += 1
-        self._on_stored(StoredBlock(work.key, memoryview(data).nbytes, work.traffic_class))
+        self._on_stored(StoredBlock(work.key, memoryview(data).nbytes, work.traits))

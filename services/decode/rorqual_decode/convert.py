@@ -8,6 +8,7 @@ from typing import Any, cast
 
 from rorqual_engine.logit_rules import LogitRules
 from rorqual_policy.blocks import ImageSpan
+from rorqual_policy.provenance import Provenance
 from rorqual_proto.v1 import (
     decode_pb2,
     generation_pb2,
@@ -97,6 +98,8 @@ def _spec_from_wire(wire: decode_pb2.HandoverRequest) -> GenerationSpec:
         traffic_class=int(generation.traffic_class),
         deadline_unix_s=generation.deadline_unix_s,
         submitted_unix_s=wire.submitted_unix_s,
+        tenant=generation.tenant,
+        provenance=Provenance.REPLAYED if wire.replayed else Provenance.EXACT,
         has_siblings=generation.num_choices > 1,
     )
 
@@ -207,8 +210,12 @@ def registration_to_wire(
             kvmeta_pb2.BlockRecord(
                 key=block.key,
                 size_bytes=block.num_bytes,
-                traffic_class=cast(Any, block.traffic_class),
+                traffic_class=cast(Any, block.traits.traffic_class),
                 store=STORE_NAME,
+                provenance=cast(Any, int(block.traits.provenance)),
+                tenant=block.traits.tenant,
+                position=block.traits.position,
+                content_key=block.traits.content_key,
             )
             for block in blocks
         ],

@@ -12,10 +12,11 @@ import torch
 from rorqual_engine.batch import SequenceChunk
 from rorqual_engine.kv import PagedKvCache
 from rorqual_engine.placement import ComputeThreads
+from rorqual_policy.blocks import BLOCK_TOKENS
 from rorqual_policy.compute_threads import first_step_pause_s, should_spread_threads
 from rorqual_runtime.errors import Internal
 
-from rorqual_decode.block_writer import BlockWriter
+from rorqual_decode.block_writer import BlockTraits, BlockWriter
 from rorqual_decode.generation import Emission, FinishReason
 from rorqual_decode.running import KeptWindow, Running
 from rorqual_decode.sampling import choose_tokens
@@ -160,7 +161,13 @@ class DecodeEngine:
     def _keep(self, sequence: Running, page: int, key: bytes) -> None:
         """The block that the sequence has just completed, and the window behind it."""
         spec = sequence.spec
-        self._writer.offer(spec.key, key, page, sequence.hold, spec.traffic_class)
+        traits = BlockTraits(
+            spec.traffic_class,
+            provenance=spec.provenance,
+            tenant=spec.tenant,
+            position=sequence.chunk.start // BLOCK_TOKENS,
+        )
+        self._writer.offer(spec.key, key, page, sequence.hold, traits)
         if sequence.window is not None:
             num_tokens = sequence.chunk.start + 1
             snapshot = self._model.save_window(self._cache, sequence.window, num_tokens)

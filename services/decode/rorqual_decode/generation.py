@@ -7,6 +7,7 @@ from enum import IntEnum
 from typing import NamedTuple
 
 from rorqual_engine.logit_rules import NO_RULES, LogitRules
+from rorqual_policy.provenance import Provenance
 from rorqual_runtime.errors import ServingError
 
 
@@ -59,6 +60,10 @@ class GenerationSpec:
     deadline_unix_s: float
     """0 = none."""
     submitted_unix_s: float
+    tenant: str = ""
+    """Whose stored blocks its prompt and answer become."""
+    provenance: Provenance = Provenance.EXACT
+    """Of the KV that was computed for it, and of all that follows."""
     has_siblings: bool = False
     """Its request has more choices: they end at different times and are read again together."""
 

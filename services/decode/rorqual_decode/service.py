@@ -23,7 +23,7 @@ from rorqual_runtime.errors import (
 from rorqual_runtime.logs import get_logger
 
 from rorqual_decode import convert
-from rorqual_decode.admission import Admitter
+from rorqual_decode.admission import Admitter, PromptBlock
 from rorqual_decode.block_writer import BlockWriter
 from rorqual_decode.engine_thread import DecodeEngine
 from rorqual_decode.generation import (
@@ -204,13 +204,13 @@ class DecodeService:
         entry: Entry,
         sequence: Running,
         first: Emission,
-        prompt_blocks: list[tuple[bytes, int]],
+        prompt_blocks: list[PromptBlock],
     ) -> None:
         """The first token goes out before anything else happens to the sequence."""
         spec = sequence.spec
         self._take(entry, first)
-        for key, page in prompt_blocks:
-            self._writer.offer(spec.key, key, page, sequence.hold, spec.traffic_class)
+        for block in prompt_blocks:
+            self._writer.offer(spec.key, block.key, block.page, sequence.hold, block.traits)
         if entry.is_active:
             entry.sequence = sequence
             self._engine.add(sequence)

@@ -13,6 +13,7 @@ from opentelemetry.trace import Tracer
 from rorqual_engine.kv import PagedKvCache
 from rorqual_engine.models.base import CausalModel
 from rorqual_policy.blocks import BLOCK_TOKENS
+from rorqual_policy.provenance import Provenance, provenance_after
 from rorqual_runtime.waiting import uninterrupted
 
 from rorqual_prefill.export import KvExport
@@ -66,6 +67,8 @@ class Begin:
     """Blocks that the store was seen to hold."""
     first_row: int
     window: PromptWindow | None
+    provenance: Provenance
+    """Of what is computed from here on."""
 
 
 class PrefixStage:
@@ -105,11 +108,30 @@ class PrefixStage:
             await self._forget(hit.missing, "missing")
         if hit.corrupt:
             await self._forget(hit.corrupt, "corrupt")
-        return Begin(hit.num_blocks, resume.first_row, self._window(work, resume))
+        return Begin(
+            hit.num_blocks,
+            resume.first_row,
+            self._window(work, resume),
+            self._provenance(work, resume),
+        )
+
+    def _provenance(self, work: Work, resume: Resume) -> Provenance:
+        """A model that replays everything, or has no windows, computes exact blocks only. For
+        others a block that kvmeta did not tell of may stand behind a replay."""
+        context = self._model.max_context_tokens
+        if work.slot is None or self._model.num_replayed(context) >= context:
+            return Provenance.EXACT
+        return provenance_after(
+            num_exact_blocks=work.job.num_exact_blocks,
+            num_used_blocks=resume.num_blocks,
+            is_replayed=resume.first_row < resume.num_stored,
+        )
 
     async def _load(self, work: Work) -> PrefixHit:
         """Blocks that can be of use; one that saves no computation is left where it is."""
         num_blocks = min(len(work.keys), num_reusable_blocks(len(work.token_ids)))
+        if work.job.exact_only:
+            num_blocks = min(num_blocks, work.job.num_exact_blocks)
         num_blocks = self._choose(work, num_blocks).num_blocks
         return await self._loader.load(
             work.keys[:num_blocks],
@@ -122,7 +144,9 @@ class PrefixStage:
         def is_kept(blocks: int) -> bool:
             return work.slot is not None and self._windows.is_known(work.keys[blocks - 1])
 
-        return choose_resume(num_blocks, self._model.num_replayed, is_kept)
+        needs_all = work.job.exact_only and work.slot is not None
+        num_replayed = (lambda stored: stored) if needs_all else self._model.num_replayed
+        return choose_resume(num_blocks, num_replayed, is_kept)
 
     async def _settle(self, work: Work, hit: PrefixHit) -> Resume:
         """Where to begin with these blocks; a window that is needed there is in its slot then."""

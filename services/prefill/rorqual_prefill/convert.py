@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 from rorqual_policy.blocks import ImageSpan
+from rorqual_policy.provenance import Provenance
 from rorqual_proto.v1 import (
     decode_pb2,
     generation_pb2,
@@ -18,7 +19,7 @@ from rorqual_proto.v1 import (
     tensor_pb2,
     vision_pb2,
 )
-from rorqual_runtime.errors import InvalidRequest, ServingError, error_to_wire
+from rorqual_runtime.errors import InvalidRequest, ServingError, Unsupported, error_to_wire
 
 from rorqual_prefill.job import Job, JobImage, JobKey
 
@@ -32,9 +33,12 @@ VisionReplyMessage = vision_pb2.VisionEncodeReply
 def job_from_wire(wire: prefill_pb2.PrefillJob) -> Job:
     """The job as this service sees it.
 
-    Raises: InvalidRequest when a field no generation can do without is missing.
+    Raises: InvalidRequest when a field no generation can do without is missing; Unsupported for
+        an adapter: none is loaded here, and its keys are not the bare model's.
     """
     generation = wire.generation
+    if generation.adapter:
+        raise Unsupported(f"no adapter {generation.adapter!r} is loaded")
     if not generation.request_id or not generation.reply.recipe_id:
         raise InvalidRequest("a prefill job needs generation.request_id and reply.recipe_id")
     return Job(
@@ -46,6 +50,8 @@ def job_from_wire(wire: prefill_pb2.PrefillJob) -> Job:
         recipe_id=generation.reply.recipe_id,
         deadline_unix_s=generation.deadline_unix_s,
         num_matched_blocks=wire.num_matched_blocks,
+        num_exact_blocks=wire.num_exact_blocks,
+        exact_only=wire.exact_only,
         kv_lease_id=wire.kv_lease_id,
         submitted_unix_s=wire.submitted_unix_s,
         prompt=generation.prompt,
@@ -125,6 +131,8 @@ class HandoverParts:
     model_fingerprint: str
     window: Any = None
     """Window state behind the prompt; None where the model has no windows."""
+    provenance: Provenance = Provenance.EXACT
+    """Of what was computed here."""
 
 
 def handover_to_wire(job: Job, parts: HandoverParts) -> decode_pb2.HandoverRequest:
@@ -137,6 +145,7 @@ def handover_to_wire(job: Job, parts: HandoverParts) -> decode_pb2.HandoverReque
         kv_pages=parts.kv_pages,
         first_logits=parts.first_logits,
         window=parts.window,
+        replayed=parts.provenance is Provenance.REPLAYED,
         compiled_grammar=job.compiled_grammar,
         model_fingerprint=parts.model_fingerprint,
         submitted_unix_s=job.submitted_unix_s,

@@ -48,6 +48,10 @@ class Job:
     prompt: Any
     generation: Any
     compiled_grammar: Any
+    num_exact_blocks: int = 0
+    """Of the matched blocks, before the first one behind a replay."""
+    exact_only: bool = False
+    """Use exact blocks only, and no bounded replay: without its window a prefix is computed."""
     images: tuple[JobImage, ...] = ()
     """In order of their places."""
     is_plain_draw: bool = False

@@ -165,6 +165,7 @@ def encoded_to_wire(
             if parsed.conversation.has_tool_turns
             else TRAFFIC_CLASS_CHAT,
             cache_namespace=cache_namespace(request.tenant, parsed.cache_salt),
+            tenant=request.tenant,
             reply=ReplyRoute(recipe_id=recipe_id, gateway_id=request.gateway_id),
             deadline_unix_s=request.deadline_unix_s,
             images=images,

@@ -1,7 +1,6 @@
 """Wire messages to the router's own values and back: the only importer of generated code here."""
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rorqual_policy import ImageSpan, InstanceReport, PlacementDecision, PlacementRequest
@@ -59,6 +58,7 @@ class Submission:
     deadline_unix_s: float
     """Infinity when the request named none."""
     has_constraint: bool
+    adapter: str = ""
     images: tuple[PromptImage, ...] = ()
     """Of the common prompt, in order of their places."""
 
@@ -69,12 +69,24 @@ class Submission:
 
 
 @dataclass(frozen=True, slots=True)
+class PromptKeys:
+    """What a prompt's blocks go by."""
+
+    fingerprint: str
+    blocks: list[bytes]
+    content: bytes
+    """Of the first block in no namespace; empty where there is none."""
+
+
+@dataclass(frozen=True, slots=True)
 class PrefixMatch:
     """What the prefix store is said to hold of a prompt."""
 
     num_blocks: int = 0
     lease_id: str = ""
     miss_reason: str = ""
+    num_exact_blocks: int = 0
+    """Of these, before the first one behind a replay."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +95,7 @@ class JobParts:
 
     match: PrefixMatch
     submitted_unix_s: float
+    exact_only: bool = False
     image_embeddings: tuple[TensorTicket, ...] = ()
     """One an image; an empty ticket where the match covers it."""
 
@@ -106,6 +119,7 @@ def submission_from_wire(request: SubmitRequest) -> Submission:
         cache_namespace=first.cache_namespace,
         deadline_unix_s=min(deadlines, default=math.inf),
         has_constraint=any(generation.HasField("constraint") for generation in generations),
+        adapter=first.adapter,
         images=_checked_images(first),
     )
 
@@ -132,6 +146,8 @@ def _check_generation(generation: Generation, first: Generation, path: str) -> N
         raise InvalidRequest("choices need one common prompt", f"{path}.num_prompt_tokens")
     if generation.cache_namespace != first.cache_namespace:
         raise InvalidRequest("choices need one cache namespace", f"{path}.cache_namespace")
+    if generation.adapter != first.adapter:
+        raise InvalidRequest("choices need one adapter", f"{path}.adapter")
     if len(generation.images) != len(first.images):
         raise InvalidRequest("choices need common images", f"{path}.images")
     if generation.prompt.WhichOneof("body") is None:
@@ -148,16 +164,25 @@ def compile_request_to_wire(generation: Generation) -> CompileRequest:
     )
 
 
-def match_request_to_wire(
-    request_id: str, fingerprint: str, block_keys: Sequence[bytes]
-) -> MatchRequest:
-    return MatchRequest(request_id=request_id, model_fingerprint=fingerprint, block_keys=block_keys)
+def match_request_to_wire(request_id: str, keys: PromptKeys, *, exact_only: bool) -> MatchRequest:
+    return MatchRequest(
+        request_id=request_id,
+        model_fingerprint=keys.fingerprint,
+        packed_block_keys=b"".join(keys.blocks),
+        content_key=keys.content,
+        exact_only=exact_only,
+    )
 
 
 def match_from_wire(reply: MatchReply, num_keys: int) -> PrefixMatch:
     """A match of more blocks than were asked for counts as all of them."""
     match = reply.match
-    return PrefixMatch(min(match.num_matched_blocks, num_keys), match.lease_id, match.miss_reason)
+    return PrefixMatch(
+        min(match.num_matched_blocks, num_keys),
+        match.lease_id,
+        match.miss_reason,
+        min(match.num_exact_blocks, num_keys),
+    )
 
 
 def job_to_wire(
@@ -166,6 +191,8 @@ def job_to_wire(
     return PrefillJob(
         generation=generation,
         num_matched_blocks=parts.match.num_blocks,
+        num_exact_blocks=parts.match.num_exact_blocks,
+        exact_only=parts.exact_only,
         kv_lease_id=parts.match.lease_id,
         compiled_grammar=compiled_grammar,
         submitted_unix_s=parts.submitted_unix_s,

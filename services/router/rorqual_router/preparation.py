@@ -5,7 +5,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from rorqual_policy import BLOCK_TOKENS, ImageSpan, block_keys
+from rorqual_policy import BLOCK_TOKENS, block_keys
+from rorqual_policy.blocks import content_key
 from rorqual_runtime import subjects
 from rorqual_runtime.bus import Bus
 from rorqual_runtime.errors import ServingError
@@ -20,6 +21,7 @@ from rorqual_router.convert import (
     Generation,
     MatchReply,
     PrefixMatch,
+    PromptKeys,
     ReleaseLeaseRequest,
     Submission,
     TensorTicket,
@@ -65,8 +67,8 @@ class Preparation:
         Raises: what reading the prompt, a grammar or an image failed with. Whatever ends it, the
             lease of the match is given back.
         """
-        keys, fingerprint = await self._hash_prompt(submission)
-        matching = asyncio.create_task(self._match(submission.request_id, keys, fingerprint))
+        keys = await self._hash_prompt(submission)
+        matching = asyncio.create_task(self._match(submission.request_id, keys))
         seeing = asyncio.create_task(self._see(submission, matching))
         try:
             grammars = await self._compile_all(submission)
@@ -122,14 +124,14 @@ class Preparation:
         )
         return reply.compiled.grammar
 
-    async def _match(self, request_id: str, keys: list[bytes], fingerprint: str) -> PrefixMatch:
+    async def _match(self, request_id: str, keys: PromptKeys) -> PrefixMatch:
         """Longest stored prefix; nothing when kvmeta is slow, away or wrong: it is only a hint."""
-        if not keys:
+        if not keys.blocks:
             return PrefixMatch()
         try:
             reply = await self._bus.request(
                 subjects.kvmeta_match(),
-                match_request_to_wire(request_id, fingerprint, keys),
+                match_request_to_wire(request_id, keys, exact_only=self._settings.exact_prefixes),
                 MatchReply,
                 timeout_s=self._settings.match_timeout_s,
                 absent_timeout_s=self._settings.match_absent_s,
@@ -137,7 +139,7 @@ class Preparation:
         except ServingError as error:
             log.debug("no prefix match", extra={"reason": error.message})
             return PrefixMatch(miss_reason="unavailable")
-        return match_from_wire(reply, len(keys))
+        return match_from_wire(reply, len(keys.blocks))
 
     async def release(self, match: PrefixMatch) -> None:
         """Give the lease of a match back."""
@@ -145,16 +147,13 @@ class Preparation:
             request = ReleaseLeaseRequest(lease_id=match.lease_id)
             await tell(self._bus, subjects.kvmeta_release(), request)
 
-    async def _hash_prompt(self, submission: Submission) -> tuple[list[bytes], str]:
-        """Block keys and the fingerprint they go by. The prompt stays readable for prefill."""
+    async def _hash_prompt(self, submission: Submission) -> PromptKeys:
+        """What the prompt's blocks go by. The prompt stays readable for prefill."""
         num_tokens = submission.num_prompt_tokens
         prompt = await get_token_ids(self._tensors, submission.prompt, num_tokens)
         fingerprint = self._fleet.model_fingerprint() or self._manifest_fingerprint
-        work = partial(
-            _hash, prompt, fingerprint, submission.cache_namespace, submission.image_spans
-        )
-        keys = work() if num_tokens <= INLINE_HASH_TOKENS else await asyncio.to_thread(work)
-        return keys, fingerprint
+        work = partial(_hash, prompt, fingerprint, submission)
+        return work() if num_tokens <= INLINE_HASH_TOKENS else await asyncio.to_thread(work)
 
 
 async def tell(bus: Bus, subject: str, message: CancelRequest | ReleaseLeaseRequest) -> None:
@@ -165,12 +164,19 @@ async def tell(bus: Bus, subject: str, message: CancelRequest | ReleaseLeaseRequ
         log.debug("not said", extra={"subject": subject, "reason": error.message})
 
 
-def _hash(
-    prompt: TokenIds, fingerprint: str, namespace: str, images: Sequence[ImageSpan]
-) -> list[bytes]:
-    return block_keys(
+def _hash(prompt: TokenIds, fingerprint: str, submission: Submission) -> PromptKeys:
+    images, adapter = submission.image_spans, submission.adapter
+    blocks = block_keys(
         prompt,  # type: ignore[arg-type]
         fingerprint=fingerprint,
-        namespace=namespace,
+        namespace=submission.cache_namespace,
+        adapter=adapter,
         images=images,
     )
+    content = content_key(
+        prompt,  # type: ignore[arg-type]
+        fingerprint=fingerprint,
+        adapter=adapter,
+        images=images,
+    )
+    return PromptKeys(fingerprint, blocks, content)

@@ -27,6 +27,9 @@ class RouterSettings(BaseSettings):
     match_absent_s: float = Field(
         0.010, ge=0, description="longest wait for a kvmeta instance to appear"
     )
+    exact_prefixes: bool = Field(
+        False, description="no bounded replay, and no stored block that was computed behind one"
+    )
     compile_timeout_s: float = Field(30.0, gt=0, description="longest wait for a grammar")
     compile_absent_s: float = Field(
         3.0, ge=0, description="longest wait for a grammar instance to appear"

@@ -100,7 +100,12 @@ class Submitter:
         saved_tokens = match.num_blocks * BLOCK_TOKENS - self._fleet.num_replayed_tokens()
         missed_tokens = max(1, submission.num_prompt_tokens - max(0, saved_tokens))
         self._count(submission, missed_tokens)
-        parts = JobParts(match, submitted_unix_s, found.image_embeddings)
+        parts = JobParts(
+            match,
+            submitted_unix_s,
+            exact_only=self._settings.exact_prefixes,
+            image_embeddings=found.image_embeddings,
+        )
         bucket = choose_bucket(submission.num_prompt_tokens)
         try:
             self._check_alive(submission)

@@ -113,6 +113,11 @@ class Surroundings:
     may_place: asyncio.Event = field(default_factory=asyncio.Event)
     """Set from the start; placements wait for it."""
 
+    @property
+    def exact_keys(self) -> set[bytes]:
+        """Registered blocks that stand behind no replay."""
+        return {key for key, block in self.registered.items() if not block.provenance}
+
     async def start(self) -> None:
         self.may_place.set()
         await self.queue.ensure()
@@ -180,6 +185,7 @@ class Surroundings:
         choice_index: int = 0,
         num_choices: int = 1,
         num_matched_blocks: int | None = None,
+        exact_only: bool = False,
         deadline_s: float = 60.0,
         msg_id: str | None = None,
         compiled_grammar: tensor_pb2.TensorTicket | None = None,
@@ -190,6 +196,7 @@ class Surroundings:
         matched = num_matched_blocks
         if matched is None:
             matched = next((i for i, k in enumerate(keys) if k not in self.registered), len(keys))
+        exact = (i for i, k in enumerate(keys[:matched]) if k not in self.exact_keys)
         job = prefill_pb2.PrefillJob(
             generation=make_generation(
                 request_id,
@@ -201,6 +208,8 @@ class Surroundings:
                 **sampling,
             ),
             num_matched_blocks=matched,
+            num_exact_blocks=next(exact, matched),
+            exact_only=exact_only,
             kv_lease_id=f"lease-{request_id}",
             submitted_unix_s=time.time(),
             compiled_grammar=compiled_grammar,

@@ -101,6 +101,27 @@ async def test_without_its_window_a_prefix_is_replayed(runtime_settings, model, 
         await fleet.nothing_held()
 
 
+async def test_blocks_behind_a_replay_are_marked_and_nothing_exact_uses_them(
+    runtime_settings, model, bare
+):
+    longer = prompt(1000)
+    async with running_fleet(
+        runtime_settings, model, random_v41_dir(), prefill=NO_WINDOWS, decode=NO_WINDOWS
+    ) as fleet:
+        around = fleet.around
+        await around.complete("first", longer[:700], ignore_eos=True)
+        await until(lambda: len(around.registered) == 5, "5 blocks to be registered")
+        assert len(around.exact_keys) == 5
+        replayed = await around.complete("second", longer, ignore_eos=True)
+        assert replayed.num_cached_tokens == 512
+        await until(lambda: len(around.registered) == 7, "2 more blocks to be registered")
+        assert len(around.exact_keys) == 5
+        exact = await around.complete("third", longer, ignore_eos=True, exact_only=True)
+        assert exact.token_ids == bare(longer)
+        assert exact.num_cached_tokens == 0
+        await fleet.nothing_held()
+
+
 async def test_a_window_whose_holder_has_died_is_replayed(runtime_settings, model, monkeypatch):
     async def nobody(self, holder_id, key):
         raise Unavailable("gone")

@@ -103,7 +103,8 @@ async def test_a_job_carries_an_embedding_for_each_image(
     assert sorted(digest[:1] for _, digest in vision.asked) == [b"a", b"b"]
     spans = [ImageSpan(0, 20, b"a" * 32), ImageSpan(200, 20, b"b" * 32)]
     names = {"fingerprint": "engine-fingerprint", "namespace": "tenant"}
-    assert list(kvmeta.requests[0].block_keys) == block_keys(TOKENS, images=spans, **names)
+    keys = block_keys(TOKENS, images=spans, **names)
+    assert kvmeta.requests[0].packed_block_keys == b"".join(keys)
 
 
 async def test_what_the_store_covers_is_not_encoded(runtime_settings, bus, fleet, client, vision):

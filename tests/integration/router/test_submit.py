@@ -49,7 +49,7 @@ async def test_a_job_carries_the_match_of_its_block_keys(runtime_settings, bus, 
         submitted = await client.submit(generation())
     (job,) = await client.jobs()
     assert (submitted.bucket, submitted.num_cached_tokens) == ("lt16k", 128)
-    assert list(kvmeta.requests[0].block_keys) == keys()
+    assert kvmeta.requests[0].packed_block_keys == b"".join(keys())
     assert (job.num_matched_blocks, job.kv_lease_id) == (1, "lease-1")
     assert kvmeta.requests[0].model_fingerprint == "engine-fingerprint"
 
@@ -78,7 +78,7 @@ async def test_a_prompt_by_ticket_stays_readable_for_prefill(runtime_settings, b
         assert prompt.WhichOneof("body") == "ticket"
         await client.submit(generation(prompt=prompt, num_tokens=len(long)))
         (job,) = await client.jobs()
-        assert len(kvmeta.requests[0].block_keys) == 5000 // 128
+        assert len(kvmeta.requests[0].packed_block_keys) == 5000 // 128 * 16
         assert await get_payload(plane, job.generation.prompt, keep=True) == long.tobytes()
 
 

@@ -9,10 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from rorqual_decode.block_chain import BlockChain
-from rorqual_decode.block_writer import BlockWriter
+from rorqual_decode.block_writer import BlockTraits, BlockWriter
 from rorqual_decode.generation import GenerationKey
 from rorqual_decode.page_hold import PageHold
 from rorqual_policy.blocks import ImageSpan, block_keys, root_key
+from rorqual_policy.provenance import BlockOrigin, Provenance, StoredReplays
 
 KEY = GenerationKey("r", 0)
 
@@ -113,7 +114,7 @@ def test_blocks_are_stored_and_told_and_their_pages_freed(writer, store, stored)
     lease = Lease()
     hold = PageHold(lease)
     store.gate.set()
-    assert writer.offer(KEY, b"a", 3, hold, 1)
+    assert writer.offer(KEY, b"a", 3, hold, BlockTraits(1))
     hold.release()
     writer.close(5)
     assert store.blocks == {b"a": b"\3\3\3\3"}
@@ -124,17 +125,35 @@ def test_blocks_are_stored_and_told_and_their_pages_freed(writer, store, stored)
 def test_a_block_is_kept_as_long_as_its_traffic_class_says(writer, store):
     store.gate.set()
     hold = PageHold(Lease())
-    writer.offer(KEY, b"a", 0, hold, 1)
-    writer.offer(KEY, b"b", 1, hold, 2)
+    writer.offer(KEY, b"a", 0, hold, BlockTraits(1))
+    writer.offer(KEY, b"b", 1, hold, BlockTraits(2))
     writer.close(5)
     assert store.ttls_s == {b"a": 100.0, b"b": 200.0}
 
 
+def test_replayed_blocks_are_left_out_as_the_policy_says(store, stored):
+    writer = BlockWriter(
+        store,
+        fingerprint="f",
+        read_page=lambda page: np.full(4, page, np.uint8),
+        lifetime_s=lambda traffic_class: 1.0,
+        on_stored=stored.append,
+        max_queued=9,
+        stored_replays=StoredReplays.CONTINUATION,
+    )
+    hold = PageHold(Lease())
+    replayed = {"provenance": Provenance.REPLAYED, "position": 5}
+    assert not writer.offer(KEY, b"a", 0, hold, BlockTraits(1, BlockOrigin.PROMPT, **replayed))
+    assert writer.offer(KEY, b"b", 1, hold, BlockTraits(1, **replayed))
+    assert writer.offer(KEY, b"c", 2, hold, BlockTraits(1, BlockOrigin.PROMPT))
+    assert (writer.num_left_out, writer.num_queued) == (1, 2)
+
+
 def test_a_full_queue_drops_and_counts_and_never_waits(writer, store):
     hold = PageHold(Lease())
-    assert writer.offer(KEY, b"0", 0, hold, 1)
+    assert writer.offer(KEY, b"0", 0, hold, BlockTraits(1))
     assert store.entered.wait(30)
-    accepted = [writer.offer(KEY, bytes([n]), n, hold, 1) for n in range(4)]
+    accepted = [writer.offer(KEY, bytes([n]), n, hold, BlockTraits(1)) for n in range(4)]
     assert accepted == [True, True, False, False]
     assert writer.num_dropped == 2
 
@@ -143,7 +162,7 @@ def test_a_forgotten_generation_holds_only_what_is_being_written(writer, store):
     lease = Lease()
     hold = PageHold(lease)
     for n in range(3):
-        writer.offer(KEY, bytes([n]), n, hold, 1)
+        writer.offer(KEY, bytes([n]), n, hold, BlockTraits(1))
         assert store.entered.wait(30)
     hold.release()
     writer.forget(KEY)
@@ -157,7 +176,7 @@ def test_a_forgotten_generation_holds_only_what_is_being_written(writer, store):
 def test_what_the_store_refuses_is_not_told(writer, store, stored):
     store.is_full = True
     store.gate.set()
-    writer.offer(KEY, b"a", 3, PageHold(Lease()), 1)
+    writer.offer(KEY, b"a", 3, PageHold(Lease()), BlockTraits(1))
     writer.close(5)
     assert stored == []
     assert writer.num_failed == 1

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from rorqual_decode.block_writer import StoredBlock
+from rorqual_decode.block_writer import BlockTraits, StoredBlock
 from rorqual_decode.registrar import BlockRegistrar
 from rorqual_runtime.errors import Unavailable
 
@@ -13,7 +13,7 @@ from tests.support.waiting import until
 
 
 def block(n: int) -> StoredBlock:
-    return StoredBlock(bytes([n]), 4, 1)
+    return StoredBlock(bytes([n]), 4, BlockTraits(1))
 
 
 async def test_blocks_are_registered_in_batches_and_in_order():
