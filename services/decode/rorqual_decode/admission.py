@@ -16,7 +16,8 @@ from rorqual_engine.grammar import GrammarState
 from rorqual_engine.kv import PagedKvCache, PageLease
 from rorqual_engine.logit_rules import LogitEditor, make_editor
 from rorqual_engine.models.base import CausalModel
-from rorqual_policy.blocks import BLOCK_TOKENS, block_keys, root_key
+from rorqual_policy.blocks import BLOCK_TOKENS, block_keys, content_key, root_key
+from rorqual_policy.provenance import BlockOrigin
 from rorqual_runtime.errors import (
     ContextTooLong,
     Corrupt,
@@ -30,6 +31,7 @@ from rorqual_runtime.prompt_work import over_prompt
 from rorqual_runtime.tensors import TensorPlane
 
 from rorqual_decode.block_chain import BlockChain
+from rorqual_decode.block_writer import BlockTraits
 from rorqual_decode.convert import HandoverOffer
 from rorqual_decode.generation import Emission
 from rorqual_decode.page_fetch import PageFetcher, prompt_first_order
@@ -46,14 +48,22 @@ Recompile = Callable[[HandoverOffer], Awaitable[Any]]
 """Asks for a fresh ticket of an offer's grammar."""
 
 
+class PromptBlock(NamedTuple):
+    """A full block of a prompt, in one of its pages."""
+
+    key: bytes
+    page: int
+    traits: BlockTraits
+
+
 @dataclass(frozen=True, slots=True)
 class Admitted:
     """A sequence that has its first token, and what of its prompt is worth storing."""
 
     sequence: Running
     first: Emission
-    prompt_blocks: list[tuple[bytes, int]]
-    """Key and page of the full prompt blocks that are not stored yet."""
+    prompt_blocks: list[PromptBlock]
+    """The full prompt blocks that are not stored yet."""
 
 
 class Reserved(NamedTuple):
@@ -151,7 +161,7 @@ class Admitter:
 
     async def _prepare(
         self, offer: HandoverOffer, reserved: Reserved, timeout_s: float
-    ) -> tuple[Running, list[tuple[bytes, int]]]:
+    ) -> tuple[Running, list[PromptBlock]]:
         """The sequence with its prompt's KV in place."""
         spec, pages = offer.spec, reserved.pages
         token_ids = await get_token_ids(
@@ -184,7 +194,27 @@ class Admitter:
             window=reserved.window,
         )
         fresh = range(min(offer.num_stored_blocks, len(keys)), len(keys))
-        return sequence, [(keys[i], pages[i]) for i in fresh]
+        return sequence, [
+            PromptBlock(keys[i], pages[i], self._traits(offer, token_ids, i)) for i in fresh
+        ]
+
+    def _traits(self, offer: HandoverOffer, token_ids: np.ndarray, position: int) -> BlockTraits:
+        """Of one of the prompt's full blocks."""
+        content = b""
+        if position == 0:
+            content = content_key(
+                token_ids,  # type: ignore[arg-type]
+                fingerprint=self._model.fingerprint,
+                images=offer.images,
+            )
+        return BlockTraits(
+            offer.spec.traffic_class,
+            BlockOrigin.PROMPT,
+            offer.spec.provenance,
+            offer.spec.tenant,
+            position,
+            content,
+        )
 
     def _editor(
         self, offer: HandoverOffer, token_ids: np.ndarray, stop: StopRule

@@ -5,6 +5,7 @@ from pathlib import Path
 from pydantic import Field
 from pydantic_settings import SettingsConfigDict
 from rorqual_policy import AGENT_LIFETIME_S, CHAT_LIFETIME_S
+from rorqual_policy.provenance import StoredReplays
 from rorqual_runtime.blockstore import IoMode
 from rorqual_runtime.settings import ModelSettings
 
@@ -56,6 +57,10 @@ class DecodeSettings(ModelSettings):
     )
     block_queue_blocks: int = Field(
         512, gt=0, description="finished blocks that may wait for the store; more are dropped"
+    )
+    stored_replays: StoredReplays = Field(
+        StoredReplays.ALL,
+        description="blocks behind a replay that are stored: all, continuation, none",
     )
     register_batch_blocks: int = Field(
         256, gt=0, description="most blocks registered with kvmeta in one message"

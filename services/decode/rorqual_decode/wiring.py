@@ -174,6 +174,7 @@ async def _open_writer(
         lifetime_s=partial(_lifetime_s, settings),
         on_stored=on_stored,
         max_queued=settings.block_queue_blocks,
+        stored_replays=settings.stored_replays,
     )
     writer.start()
     stack.push_async_callback(asyncio.to_thread, writer.close, _CLOSE_S)

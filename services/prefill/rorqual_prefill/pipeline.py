@@ -239,6 +239,7 @@ class PrefillPipeline:
             last_block_key=work.keys[-1] if work.keys else b"",
             num_stored_blocks=begin.num_stored_blocks,
             num_cached_tokens=begin.first_row,
+            provenance=begin.provenance,
             prompt=prompt,
             kv_pages=work.export.seal(),
             first_logits=await work.export.publish(logits),
