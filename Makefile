@@ -8,7 +8,7 @@ flag = $(if $(filter-out 0,$($(1))),--$(2) $($(1)))
 UP := --port $(PORT) $(if $(filter-out 0,$(DETACH)),--detach) $(call flag,MODEL,model) \
       $(call flag,PREFILL,prefill) $(call flag,DECODE,decode) $(call flag,VISION,vision) $(call flag,RECIPE,recipe)
 
-.PHONY: serve stop test test-gpu fuzz lint proto setup vectors vectors-generated bench bench-fleet bench-tensors bench-engine bench-bus bench-recipe bench-model
+.PHONY: serve stop test test-gpu fuzz lint proto setup vectors vectors-generated bench bench-fleet bench-tensors bench-engine bench-bus bench-recipe bench-model bench-kv kv-trace bench-policy
 
 serve: $(STAMP)  ## the whole fleet: PORT=8000 DETACH=1 MODEL=dir PREFILL=n DECODE=n VISION=n RECIPE=n
 	@$(BIN)/rorqual up $(UP)
@@ -44,6 +44,15 @@ bench: bench-tensors bench-bus bench-engine bench-model bench-recipe bench-fleet
 
 bench-fleet bench-tensors bench-engine bench-bus bench-model: bench-%: $(STAMP)
 	@$(BIN)/python -m bench.bench_$* $(ARGS)
+
+bench-policy: $(STAMP)  ## the bars of the load balancers: TRACES=folder of traces
+	@$(BIN)/python -m bench.bench_policy $(if $(TRACES),--traces $(TRACES)) $(ARGS)
+
+bench-kv: $(STAMP)  ## the block store against fio on the same disk: ARGS="--dir DIR"; prefix matching
+	@$(BIN)/python -m bench.bench_kv_store $(ARGS); in=$$?; $(BIN)/python -m bench.bench_kv_match && exit $$in
+
+kv-trace: $(STAMP)  ## hit rate of a trace (Mooncake format) through kvmeta and store: TRACE=file.jsonl
+	@$(BIN)/python -m bench.kv_trace $(TRACE) $(ARGS)
 
 bench-recipe: $(STAMP)  ## against deepseek-recipe; the first run trains a tokenizer
 	@$(BIN)/python -m bench.bench_recipe $(ARGS); in=$$?; $(BIN)/python -m bench.bench_recipe_output && exit $$in

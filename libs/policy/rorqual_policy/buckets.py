@@ -20,6 +20,9 @@ _LIMITS = (
     (256 * _K, Bucket.LT256K),
 )
 
+BUCKET_LIMITS_TOKENS = tuple(limit_tokens for limit_tokens, _ in _LIMITS)
+"""First length of every bucket but the shortest."""
+
 
 def choose_bucket(num_tokens: int) -> Bucket:
     """Bucket of a prompt by its whole length, cached or not: length decides its attention cost."""

@@ -1,0 +1,41 @@
+"""Bar 6: length buckets that spill cost nothing, whatever the size of the fleet."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from rorqual_sim.prefill import PrefillFleet
+
+from bench.policy_bars.load import Load, pooled, rorqual, slo_capacity
+from bench.policy_bars.registry import Figure, bar, least, most
+
+_LARGE = 64
+_LARGE_WINDOW_S = 600.0
+
+
+def _buckets(load: Load, num_groups: int) -> Iterator[Figure]:
+    fleet = PrefillFleet(num_groups)
+    window_s = min(_LARGE_WINDOW_S, load.window_s) if num_groups >= _LARGE else load.window_s
+    workload = load.workload(0.85, num_ranks=fleet.num_ranks, window_s=window_s)
+    mean_s = [
+        load.waits(load.run(policy, workload, fleet=fleet), workload).mean_s
+        for policy in (rorqual(), pooled())
+    ]
+    load.forget()
+    yield most(f"mean_ttft_buckets_over_pooled_{num_groups}", mean_s[0] / mean_s[1], "x", 1.03)
+    ours, without = (
+        slo_capacity(load, policy, low=0.80, high=1.05, step=0.01, fleet=fleet, window_s=window_s)
+        for policy in (rorqual(), pooled())
+    )
+    yield least(f"slo_capacity_buckets_over_pooled_{num_groups}", ours / without, "x", 0.97)
+
+
+@bar(6)
+def buckets_small(load: Load) -> Iterator[Figure]:
+    for num_groups in (4, 8, 16):
+        yield from _buckets(load, num_groups)
+
+
+@bar(6)
+def buckets_large(load: Load) -> Iterator[Figure]:
+    yield from _buckets(load, _LARGE)

@@ -1,0 +1,75 @@
+"""In which order waiting prompts are taken, and which rank takes them.
+
+Plain arithmetic over named tuples and indexable numbers, so that the simulator compiles these very
+functions.
+"""
+
+from math import inf
+from typing import NamedTuple, Protocol
+
+
+class Numbers(Protocol):
+    """Numbers by index: a list, a tuple, an array."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, index: int, /) -> float: ...
+
+
+class PrefillOrder(NamedTuple):
+    """Order of waiting prompts: arrival_s + min(beta * work_s, max_wait_s), smallest first."""
+
+    beta: float
+    """Seconds of queueing that one second of own work is worth; 0 = first come, first served."""
+    max_wait_s: float
+    """No prompt is overtaken by one that arrived later than this after it."""
+
+
+FIRST_COME = PrefillOrder(beta=0.0, max_wait_s=0.0)
+SHORT_FIRST = PrefillOrder(beta=16.0, max_wait_s=30.0)
+"""Source of beta: scheduling study, bar 4."""
+
+
+def prefill_key_s(arrival_s: float, work_s: float, order: PrefillOrder) -> float:
+    """Place of a prompt in the order: smaller goes first. Equal keys: the earlier submitted."""
+    return arrival_s + min(order.beta * work_s, order.max_wait_s)
+
+
+NO_QUEUE = -1
+
+
+def choose_pull_queue(head_keys: Numbers, own: int, is_strict: bool) -> int:
+    """Queue that a group with spare compute takes its next prompt from; NO_QUEUE when none.
+
+    head_keys: for each queue the key of its first prompt, infinity when it is empty.
+    own: the queue this group was assigned to. It comes first; a group whose own queue is empty
+    serves the most urgent of the others, unless is_strict.
+    """
+    if head_keys[own] < inf:
+        return own
+    if is_strict:
+        return NO_QUEUE
+    best = NO_QUEUE
+    best_key = inf
+    for queue in range(len(head_keys)):
+        if head_keys[queue] < best_key:
+            best = queue
+            best_key = head_keys[queue]
+    return best
+
+
+def choose_least(loads: Numbers) -> int:
+    """Index of the smallest load; the first of equal ones. loads must not be empty."""
+    best = 0
+    for index in range(1, len(loads)):
+        if loads[index] < loads[best]:
+            best = index
+    return best
+
+
+def has_spare_compute(pending_s: float, budget_s: float, a0_s: float) -> bool:
+    """Whether a rank with pending_s seconds of pulled work could do more in a step of budget_s.
+
+    Pulled work waits where only one rank can do it: a rank takes no more than fills its next step.
+    """
+    return pending_s < budget_s - a0_s

@@ -1,0 +1,1 @@
+"""Trace-driven simulator over the policies of Rorqual."""
