@@ -23,6 +23,7 @@ from rorqual_engine.device import configure_threads
 configure_threads()
 
 import uvloop  # noqa: E402
+from rorqual_engine.huge_pages import move_to_huge_pages  # noqa: E402
 from rorqual_engine.models import load_model  # noqa: E402
 from rorqual_engine.placement import ComputeThreads  # noqa: E402
 from rorqual_engine.runner import BareEngine, GenerationParams  # noqa: E402
@@ -78,12 +79,13 @@ def bench_latency(client: Client) -> None:
 def bench_overhead(client: Client, model_dir: Path, rounds: int) -> list[bool]:
     """What the fleet adds to one request's first and later tokens, prompt by prompt in turns.
 
-    The bare engine runs in a thread of its own, as in the services. Its compute threads go where
-    the scheduler puts them; a second figure compares with an engine that places them as the
-    services do, so it shows what messages and processes alone cost.
+    The bare engine has huge pages and a thread of its own, as in the services. Its compute threads
+    go where the scheduler puts them; a second figure compares with an engine that places them as
+    the services do, so it shows what messages and processes alone cost.
     """
     tokenizer = AutoTokenizer.from_pretrained(model_dir)
     engine = BareEngine(load_model(model_dir), num_pages=32)
+    move_to_huge_pages(engine.model.device)
     compute = ThreadPoolExecutor(1)
     threads = compute.submit(ComputeThreads).result()
     added_first_ms, added_token_ms, over_placed_ms = [], [], []

@@ -13,6 +13,7 @@ from rorqual_engine.closing import ClosingVocabulary
 from rorqual_engine.errors import EngineError
 from rorqual_engine.expert_ranks import open_served_model
 from rorqual_engine.grammar import GrammarState, load_tokenizer_info
+from rorqual_engine.huge_pages import move_to_huge_pages
 from rorqual_engine.kv import PagedKvCache
 from rorqual_engine.models.base import CausalModel
 from rorqual_policy.blocks import block_lifetime_s
@@ -76,6 +77,7 @@ async def open_decode(
         cache = model.new_cache(settings.num_pages, num_windows=settings.num_windows)
         with log_duration(log, "kernels warm"):
             await asyncio.to_thread(warm_up, model, cache)
+        await asyncio.to_thread(move_to_huge_pages, model.device)
         instance = await _build(ctx, settings, model, cache, stack)
         await _serve(ctx, instance, model)
         ctx.mark_ready()

@@ -11,6 +11,7 @@ from functools import partial
 
 from rorqual_engine.errors import EngineError
 from rorqual_engine.expert_ranks import open_served_model
+from rorqual_engine.huge_pages import move_to_huge_pages
 from rorqual_engine.kv import PagedKvCache
 from rorqual_engine.models.base import CausalModel
 from rorqual_policy.eviction import ValueEviction
@@ -70,6 +71,7 @@ async def open_prefill(
         cache = model.new_cache(settings.num_pages, num_windows=settings.max_active)
         with log_duration(log, "kernels warm"):
             await asyncio.to_thread(warm_up, model, cache)
+        await asyncio.to_thread(move_to_huge_pages, model.device)
         instance = await _build(ctx, settings, model, cache, stack)
         await _serve(ctx, settings, instance, model)
         ctx.mark_ready()
