@@ -14,6 +14,9 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from rorqual_recipe.encode import EncodedRequest, encode_request
@@ -32,8 +35,14 @@ from tests.fuzz.memory import MAX_GROWTH_BYTES, resident_bytes
 from tests.fuzz.mutate import mutated
 from tests.fuzz.paths import leads_into
 from tests.support.chat_model_dir import make_chat_model_dir
+from tests.support.dsml_model_dir import make_dsml_model_dir
 
 MAX_BODY_CPU_S = 5.0
+_ENCODINGS: dict[str, Callable[[Path], Path]] = {
+    "chat-template": make_chat_model_dir,
+    "deepseek-v4": partial(make_dsml_model_dir, encoding="deepseek-v4"),
+    "deepseek-v4.1": partial(make_dsml_model_dir, encoding="deepseek-v4.1", vision_config={}),
+}
 _ANSWER = (300, 301, 302, 5, 6)
 
 
@@ -93,9 +102,23 @@ async def _at_once(work, num_bytes: int):  # type: ignore[no-untyped-def]
     return work()
 
 
-def fuzz(target: Target, endpoint: str, num_bodies: int, seed: int) -> Counter[int]:
-    """Statuses by count. Raises: FuzzedBody with what is needed to see it again."""
-    statuses: Counter[int] = Counter()
+@dataclass
+class Fuzzing:
+    """What came of the bodies of one endpoint. growth_bytes: of the process, once it is warm."""
+
+    statuses: Counter[int] = field(default_factory=Counter)
+    slowest_s: float = 0.0
+    growth_bytes: int = 0
+
+    def __str__(self) -> str:
+        counts = ", ".join(f"{count} x {status}" for status, count in sorted(self.statuses.items()))
+        slowest_ms, grown = self.slowest_s * 1000, self.growth_bytes / (1 << 20)
+        return f"{counts}; slowest {slowest_ms:.0f} ms; memory {grown:+.1f} MiB"
+
+
+def fuzz(target: Target, endpoint: str, num_bodies: int, seed: int) -> Fuzzing:
+    """Sends them all. Raises: FuzzedBody with what is needed to see it again."""
+    found = Fuzzing()
     warm_bytes = 0
     for number in range(num_bodies):
         body = mutated(ENDPOINTS[endpoint], random.Random(f"{endpoint}/{seed}/{number}"))
@@ -107,12 +130,14 @@ def fuzz(target: Target, endpoint: str, num_bodies: int, seed: int) -> Counter[i
         took_s = time.process_time() - started_s
         if status >= 500 or took_s > MAX_BODY_CPU_S:
             raise FuzzedBody(f"{endpoint} {seed}/{number}: {status} in {took_s:.1f} s: {body!r}")
-        statuses[status] += 1
+        found.statuses[status] += 1
+        found.slowest_s = max(found.slowest_s, took_s)
         if number == num_bodies // 5:
             warm_bytes = resident_bytes()
-    if resident_bytes() - warm_bytes > MAX_GROWTH_BYTES:
-        raise FuzzedBody(f"{endpoint}: memory grew by {resident_bytes() - warm_bytes} bytes")
-    return statuses
+    found.growth_bytes = resident_bytes() - warm_bytes
+    if found.growth_bytes > MAX_GROWTH_BYTES:
+        raise FuzzedBody(f"{endpoint}: memory grew by {found.growth_bytes} bytes")
+    return found
 
 
 def main() -> int:
@@ -121,9 +146,10 @@ def main() -> int:
     parser.add_argument("endpoints", nargs="*", choices=[[], *ENDPOINTS], default=[])
     parser.add_argument("--bodies", type=int, default=100_000)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--encoding", choices=_ENCODINGS, default="chat-template")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as directory:
-        model_dir = make_chat_model_dir(Path(directory))
+        model_dir = _ENCODINGS[options.encoding](Path(directory))
         target = Target(
             load_served_model(RecipeSettings(model_dir=model_dir, token_cache_bytes=1 << 20))
         )
@@ -131,14 +157,13 @@ def main() -> int:
         for endpoint in options.endpoints or ENDPOINTS:
             started_s = time.perf_counter()
             try:
-                statuses = fuzz(target, endpoint, options.bodies, options.seed)
+                found = fuzz(target, endpoint, options.bodies, options.seed)
             except FuzzedBody as err:
                 print(f"FAILED {err}", flush=True)
                 failed = True
                 continue
-            counts = ", ".join(f"{count} x {status}" for status, count in sorted(statuses.items()))
             took_s = time.perf_counter() - started_s
-            print(f"{endpoint}: {counts}; {took_s:.0f} s", flush=True)
+            print(f"{endpoint}: {found}; {took_s:.0f} s", flush=True)
     return int(failed)
 
 

@@ -12,6 +12,7 @@ from typing import Any
 
 from tests.support.dsml_model_dir import make_dsml_model_dir
 from tests.vectors.outcome import Outcome
+from tests.vectors.rare_requests import RareRequests
 from tests.vectors.reference import Reference
 from tests.vectors.request_generator import RequestGenerator
 from tests.vectors.request_mutator import RequestMutator
@@ -59,14 +60,15 @@ def mutated(files: list[Path], seed: int, count: int) -> Iterator[Outcome]:
 
 
 def outcomes(kind: str, protocol: str, seed: int, count: int) -> Iterator[Outcome]:
-    """Compares `count` generated cases; kind: requests or streams."""
+    """Compares `count` generated cases; kind: requests, rare (requests) or streams."""
     with TemporaryDirectory(prefix="rorqual-generated-") as folder:
         tokenizer = make_dsml_model_dir(Path(folder), encoding="deepseek-v4.1") / "tokenizer.json"
         generator: Any
-        if kind == "requests":
-            generator = RequestGenerator(protocol, seed, Reference(tokenizer))
-        else:
+        if kind == "streams":
             generator = StreamGenerator(protocol, seed, tokenizer)
+        else:
+            make = {"requests": RequestGenerator, "rare": RareRequests}[kind]
+            generator = make(protocol, seed, Reference(tokenizer))
         with Checks(tokenizer) as check:
             for number in range(count):
                 yield check(generator.case(number))
@@ -76,7 +78,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--count", type=int, default=300, help="cases of each protocol")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--kinds", nargs="+", default=["requests", "streams"])
+    parser.add_argument("--kinds", nargs="+", default=["requests", "rare", "streams"])
     parser.add_argument("--mutate", nargs="+", type=Path, metavar="FILE", help="cases to change")
     parser.add_argument("--verbose", action="store_true", help="explained differences too")
     return parser

@@ -46,7 +46,7 @@ _VALUES = [
 _NAMES = ("get_weather", "list_files", "f", "run-it", "naïve name")
 _SPELLINGS = ((", ", ": "), (",", ":"), (" , ", " : "))
 _EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "ultra", "max")
-_IMAGE = "data:image/png;base64,iVBORw0KGgo="
+IMAGE = "data:image/png;base64,iVBORw0KGgo="
 
 
 class RequestGenerator:
@@ -173,7 +173,7 @@ class RequestGenerator:
             return self._words()
         parts = [{"type": "text", "text": self._words()} for _ in range(self._pick.randint(1, 3))]
         if self._chance(0.3):
-            parts.append({"type": "image_url", "image_url": {"url": _IMAGE}})
+            parts.append({"type": "image_url", "image_url": {"url": IMAGE}})
         return parts
 
     def _chat_messages(self) -> list[Body]:

@@ -109,7 +109,7 @@ def _accept(entry: str, message: str, applies: Predicate = _always) -> AcceptRul
 
 
 _STRICT = (
-    r"Invalid tool parameters schema|Invalid json schema : |one of `type`, `anyOf`, `\$ref`|"
+    r"Invalid tool parameters schema|Invalid json schema ?: |one of `type`, `anyOf`, `\$ref`|"
     r"[Rr]equired propert|additionalProperties should not|An object with no properties|"
     r"Duplicate required property|top level of the json schema|Cannot use strict tool with"
 )
@@ -118,6 +118,7 @@ ACCEPT_RULES = (
     _accept("D-REQ-13", r"Invalid max_tokens", lambda c: "max_completion_tokens" in body_of(c)),
     _accept("D-REQ-14", r"expected string or map", lambda c: _has_number_as_effort(c)),
     _accept("D-REQ-44", r"ool names .*must be unique", _has_type("tool_search_output")),
+    _accept("D-REQ-11", r"must contain the word 'json'", _has_type("tool_search_output")),
     _accept("D-REQ-47", r"got 'type: null'", _has(parameters={})),
     _accept(
         "D-REQ-48", r"all messages must have non-empty content", lambda c: _has_empty_answer(c)
@@ -142,6 +143,7 @@ ACCEPT_RULES = (
         _has_type("web_search"),
     ),
     _accept("D-REQ-23", r"expected a map", _has_type("tool_search_call")),
+    _accept("D-REQ-23", r"file must have a file_id or file_data", _has_type("file")),
     _accept("D-REQ-50", r"expected u64", lambda c: body_of(c).get("seed", 0) < 0),
     _accept("D-REQ-51", r"null, expected variant identifier", _has(type=None)),
     _accept("D-REQ-51", r"null, expected internally tagged", _has(format=None)),
@@ -192,6 +194,7 @@ _CALL_PAIRS = re.compile("Duplicate|No tool (call|output) found")
 _REFUSALS = (
     ("D-REQ-35", r"can't be enforced"),
     ("D-REQ-33", r"not supported|no files are kept|only stored responses have items"),
+    ("D-REQ-33", r"'document' can't stand here"),
     ("D-REQ-33", r"unknown (item|tool|part|block) type|a namespace holds"),
     ("D-REQ-38", r"output: must be a string"),
     ("D-REQ-37", r"tool names must be unique"),

@@ -23,7 +23,7 @@ from rorqual_recipe.conversation import (
     ToolKind,
 )
 from rorqual_recipe.encodings.message_parts import text_of
-from rorqual_recipe.encodings.tool_lines import spaced_json
+from rorqual_recipe.json_text import spaced_json
 
 Case = dict[str, Any]
 NOTHING = "\U0010fffe"
@@ -127,7 +127,8 @@ def _empty_system(parsed: ParsedRequest, case: Case) -> ParsedRequest:
     empty = (TextPart(NOTHING),)
 
     def change(message: Message) -> Message:
-        is_empty = message.role is Role.SYSTEM and not text_of(message)
+        says_nothing = not text_of(message) and not message.declared_tools
+        is_empty = message.role is Role.SYSTEM and says_nothing
         return replace(message, parts=empty) if is_empty else message
 
     changed = _each_message(parsed, change)

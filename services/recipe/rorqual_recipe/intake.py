@@ -29,6 +29,7 @@ from rorqual_recipe.protocols.direct import (
     Result,
 )
 from rorqual_recipe.protocols.messages.thinking_signature import signing_key_of
+from rorqual_recipe.response_memory import ResponseMemory
 from rorqual_recipe.sealing import parse_sealing_keys
 from rorqual_recipe.settings import RecipeSettings
 from rorqual_recipe.streams import RequestStream
@@ -46,7 +47,7 @@ class Intake:
         ctx: ServiceContext,
         settings: RecipeSettings,
         model: ServedModel,
-        response_store: Any = None,
+        memory: ResponseMemory | None = None,
     ) -> None:
         self._ctx = ctx
         self._settings = settings
@@ -73,7 +74,7 @@ class Intake:
         self._vision = BusVision(ctx, model.model_id, timeout_s=settings.image_timeout_s)
         self._image_limits = ImageLimits(settings.max_images, settings.max_images_at_once)
         self._services = DirectServices(
-            model, self._limits, self._compute, response_store, self._prepare_images
+            model, self._limits, self._compute, memory, self._prepare_images
         )
 
     async def encode(

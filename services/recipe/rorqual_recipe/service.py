@@ -35,6 +35,7 @@ from rorqual_recipe.protocols.base import ProtocolAdapter
 from rorqual_recipe.protocols.direct import DirectProtocol
 from rorqual_recipe.publishing import EventPublisher, Outbox
 from rorqual_recipe.recovery import Recovery
+from rorqual_recipe.response_memory import ResponseMemory
 from rorqual_recipe.settings import RecipeSettings
 from rorqual_recipe.stream_table import StreamTable
 from rorqual_recipe.streams import Absorbed, Events, RequestStream
@@ -53,11 +54,11 @@ class RecipeService:
         ctx: ServiceContext,
         settings: RecipeSettings,
         model: ServedModel,
-        response_store: Any = None,
+        memory: ResponseMemory | None = None,
     ) -> None:
         self._ctx = ctx
         self._model = model
-        self._intake = Intake(ctx, settings, model, response_store)
+        self._intake = Intake(ctx, settings, model, memory)
         self._streams = StreamTable()
         self._ended = EndedStreams(
             ttl_s=settings.ended_stream_s, max_streams=settings.max_ended_streams

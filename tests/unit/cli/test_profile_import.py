@@ -24,7 +24,6 @@ def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str]:
 def test_the_profile_is_written_beside_the_checkpoint(
     version: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    pytest.importorskip(PACKAGE, reason="the reference package is not installed")
     code, said = run(capsys, "--out", str(tmp_path), "--version", version)
     assert (code, PROFILE_FILE in said) == (0, True)
     profile = read_profile(tmp_path)

@@ -7,19 +7,20 @@ import re
 
 import pytest
 
+from tests.vectors import request_rules, stream_rules, stream_shapes, undo
+from tests.vectors.generated import outcomes
 from tests.vectors.outcome import DIFFERENCES, known_entries
-
-pytest.importorskip("deepseek_recipe", reason="the reference package is not installed")
 
 NUM_CASES = 300
 SEED = 20260730
 
 
+@pytest.mark.parametrize("kind", ["requests", "rare"])
 @pytest.mark.parametrize("protocol", ["chat", "responses", "messages"])
-def test_requests_are_understood_as_by_the_reference_or_differ_for_a_reason(protocol) -> None:
-    from tests.vectors.generated import outcomes
-
-    found = list(outcomes("requests", protocol, SEED, NUM_CASES))
+def test_requests_are_understood_as_by_the_reference_or_differ_for_a_reason(
+    protocol: str, kind: str
+) -> None:
+    found = list(outcomes(kind, protocol, SEED, NUM_CASES))
     unexplained = [
         f"{outcome.case_id}: {difference.line()}"
         for outcome in found
@@ -31,8 +32,6 @@ def test_requests_are_understood_as_by_the_reference_or_differ_for_a_reason(prot
 
 
 def test_every_entry_has_a_rule_and_every_rule_an_entry() -> None:
-    from tests.vectors import request_rules, stream_rules, stream_shapes, undo
-
     rules = (request_rules, undo, stream_rules, stream_shapes)
     sources = "".join(map(inspect.getsource, rules))
     assert set(re.findall(r"D-[A-Z]{3}-\d\d", sources)) == known_entries()

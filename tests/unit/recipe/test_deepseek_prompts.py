@@ -213,6 +213,11 @@ def test_deferred_tools_appear_where_they_are_declared() -> None:
     assert f"[user]u[system]\n\nMore tools:\n{line}[assistant]" in spelled(prompt)
     assert list(prompt.tools) == ["run", "late"]
     assert f"{RUN_LINE}\n{line}\nNo others." in spelled(v4().render(talked))
+    forbidden = replace(talked, tool_choice=ToolChoice(ToolChoiceMode.NONE))
+    assert spelled(v41().render(forbidden)) == "[bos][user]u[assistant][think_close]"
+    other = v41().render(replace(talked, tool_choice=ToolChoice(ToolChoiceMode.REQUIRED, ("run",))))
+    assert "late" not in spelled(other) and "u[assistant]" in spelled(other)
+    assert list(other.tools) == ["run"]
 
 
 @pytest.mark.parametrize(("encoding", "tag"), [(v4, "tool_calls"), (v41, " calls")])

@@ -13,11 +13,12 @@ from typing import Any
 import pytest
 
 from tests.support.dsml_model_dir import make_dsml_model_dir
+from tests.vectors.stream_answers import StreamAnswers
+from tests.vectors.stream_forms import form_of_stream
+from tests.vectors.stream_generator import StreamGenerator
 
 NUM_CASES = 250
 Event = dict[str, Any]
-
-pytest.importorskip("deepseek_recipe", reason="the reference is not installed")
 
 
 @pytest.fixture(scope="module")
@@ -27,10 +28,6 @@ def compared(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[str, list, 
 
 
 def _compared(directory: Path) -> Iterator[tuple[str, list[Event], list[Event]]]:
-    from tests.vectors.stream_answers import StreamAnswers
-    from tests.vectors.stream_forms import form_of_stream
-    from tests.vectors.stream_generator import StreamGenerator
-
     tokenizer = make_dsml_model_dir(directory, encoding="deepseek-v4.1") / "tokenizer.json"
     generator, answers = StreamGenerator("responses", 7, tokenizer), StreamAnswers(tokenizer)
     for number in range(NUM_CASES):

@@ -7,18 +7,19 @@ from pathlib import Path
 
 import pytest
 
+from tests.unit.recipe.answers import MARKS
+from tests.vectors.models import reference_profile
 from tests.vectors.outcome import Outcome, known_entries
+from tests.vectors.stream_generator import StreamGenerator
+from tests.vectors.stream_shapes import compare_streams
+from tests.vectors.streams import StreamChecks, reference_frames
 
 NUM_CASES = 300
-
-pytest.importorskip("deepseek_recipe", reason="the reference is not installed")
 
 
 @pytest.fixture(scope="module")
 def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Bytes, some words and the marks: enough for ids of every kind."""
-    from tests.unit.recipe.answers import MARKS
-
     printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = (256 + index for index in range(256 - len(printable)))
     alphabet = [chr(code) for code in (*printable, *others)]
@@ -50,8 +51,6 @@ def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def _tokens() -> list[str]:
-    from tests.vectors.models import reference_profile
-
     marks = {"<think>", "</think>", "｜DSML｜"}
     tokens = reference_profile("v4.1")["tokens"].values()
     return [spelling for spelling in tokens if spelling not in marks]
@@ -59,9 +58,6 @@ def _tokens() -> list[str]:
 
 @pytest.mark.parametrize("protocol", ["chat", "responses", "messages"])
 def test_every_difference_has_its_entry(protocol: str, tokenizer: Path) -> None:
-    from tests.vectors.stream_generator import StreamGenerator
-    from tests.vectors.streams import StreamChecks
-
     generator = StreamGenerator(protocol, 7, tokenizer)
     checks = StreamChecks(tokenizer)
     entries = known_entries()
@@ -77,10 +73,6 @@ def test_every_difference_has_its_entry(protocol: str, tokenizer: Path) -> None:
 
 @pytest.mark.parametrize("protocol", ["chat", "responses", "messages"])
 def test_an_unexplained_shape_is_seen(protocol: str, tokenizer: Path) -> None:
-    from tests.vectors.stream_generator import StreamGenerator
-    from tests.vectors.stream_shapes import compare_streams
-    from tests.vectors.streams import StreamChecks, reference_frames
-
     checks = StreamChecks(tokenizer)
     generator = StreamGenerator(protocol, 7, tokenizer)
     cases = (generator.case(number) for number in range(NUM_CASES))
@@ -98,9 +90,6 @@ def _differs_in_shape_only(outcome: Outcome) -> bool:
 
 
 def test_an_unexplained_difference_is_seen(tokenizer: Path) -> None:
-    from tests.vectors.stream_generator import StreamGenerator
-    from tests.vectors.streams import StreamChecks
-
     checks = StreamChecks(tokenizer)
     case = StreamGenerator("chat", 7, tokenizer).case(0)
     case["chunks"][1:-1] = [{"kind": "text", "text": "something else", "count": 1}]

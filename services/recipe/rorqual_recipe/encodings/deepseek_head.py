@@ -15,7 +15,8 @@ from rorqual_recipe.encodings.deepseek_layout import Layout
 from rorqual_recipe.encodings.deepseek_mode import Mode
 from rorqual_recipe.encodings.message_parts import write_content
 from rorqual_recipe.encodings.segments import SegmentWriter
-from rorqual_recipe.encodings.tool_lines import by_printed_name, spaced_json, tool_function
+from rorqual_recipe.encodings.tool_lines import by_printed_name, tool_function
+from rorqual_recipe.json_text import spaced_json
 from rorqual_recipe.profile import PromptProfile
 
 SEPARATOR = "\n\n"
@@ -50,17 +51,25 @@ class HeadWriter:
             self._tools()
         self._format(response_format)
         for message in leading:
-            self._declared_by(message)
+            self._print_declared(message)
 
     def system(self, message: Message) -> None:
         """A system message's content, and the tools it declares."""
         write_content(self._out, message, self._profile.image_text)
-        self._declared_by(message)
+        self._print_declared(message)
 
-    def _declared_by(self, message: Message) -> None:
-        if message.declared_tools and self._layout.defers_tools and self._mode.has_tools:
+    def declared_by(self, message: Message) -> dict[str, Tool]:
+        """Tools that are printed with a message: those that may be called."""
+        if not (message.declared_tools and self._layout.defers_tools):
+            return {}
+        named = by_printed_name(message.declared_tools, self._layout.namespace_joiner)
+        return {name: tool for name, tool in named.items() if name in self._mode.callable_tools}
+
+    def _print_declared(self, message: Message) -> None:
+        tools = self.declared_by(message)
+        if tools:
             self._out.fixed(self._profile.tools.update)
-            self._lines(by_printed_name(message.declared_tools, self._layout.namespace_joiner))
+            self._lines(tools)
 
     def _tools(self) -> None:
         texts = self._profile.tools

@@ -9,6 +9,7 @@ from rorqual_recipe.conversation import (
     SamplingOptions,
     Thinking,
     Tool,
+    ToolChoice,
     ToolChoiceMode,
 )
 from rorqual_recipe.encodings.tool_lines import by_printed_name
@@ -48,13 +49,12 @@ def resolve_mode(
     thinks = thinking_mode(conversation.thinking, profile)
     effort = conversation.thinking.effort or profile.effort.default
     warnings: list[str] = []
-    later = [tool for message in conversation.messages for tool in message.declared_tools]
-    tools = _chosen(conversation, joiner)
-    if conversation.tool_choice.mode is ToolChoiceMode.NONE:
-        later = []
+    found = [tool for message in conversation.messages for tool in message.declared_tools]
+    tools = _chosen(conversation.tools, conversation.tool_choice, joiner)
+    later = _chosen(found, conversation.tool_choice, joiner)
     if defers:
         head = [tool for tool in tools if not tool.deferred]
-    else:  # the choice holds for tools that are found later too
+    else:
         head = [*tools, *(tool for tool in later if tool not in conversation.tools)]
     every = by_printed_name([*tools, *later], joiner)
     required = conversation.tool_choice.mode is ToolChoiceMode.REQUIRED and bool(every)
@@ -78,16 +78,15 @@ def thinking_mode(thinking: Thinking, profile: PromptProfile) -> bool:
     return asks or profile.thinks_by_default
 
 
-def _chosen(conversation: Conversation, joiner: str) -> Sequence[Tool]:
-    """Declared tools that the choice leaves; a call that must be of one tool leaves that one."""
-    choice = conversation.tool_choice
+def _chosen(tools: Sequence[Tool], choice: ToolChoice, joiner: str) -> Sequence[Tool]:
+    """Tools that the choice leaves; a call that must be of one tool leaves that one."""
     if choice.mode is ToolChoiceMode.NONE:
         return ()
     if choice.mode is ToolChoiceMode.REQUIRED and choice.names:
         wanted = {name.replace("::", joiner) for name in choice.names} | set(choice.names)
-        named = by_printed_name(conversation.tools, joiner)
+        named = by_printed_name(tools, joiner)
         return [tool for name, tool in named.items() if name in wanted]
-    return conversation.tools
+    return tools
 
 
 def _effort_line(thinking: Thinking, texts: EffortTexts, warnings: list[str]) -> Pieces:

@@ -68,8 +68,7 @@ class TurnWriter:
         return leading, turns
 
     def _speaks(self, message: Message) -> bool:
-        declares = bool(message.declared_tools) and self._layout.defers_tools
-        return has_content(message) or declares
+        return has_content(message) or bool(self._head.declared_by(message))
 
     def _is_system(self, message: Message) -> bool:
         if message.role is Role.DEVELOPER:

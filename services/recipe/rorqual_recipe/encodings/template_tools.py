@@ -13,9 +13,9 @@ from rorqual_recipe.encodings.tool_lines import (
     CUSTOM_INPUT,
     by_printed_name,
     joined_name,
-    spaced_json,
     tool_function,
 )
+from rorqual_recipe.json_text import spaced_json
 
 JOINER = "__"
 CALL_OPEN, CALL_CLOSE = "<tool_call>", "</tool_call>"

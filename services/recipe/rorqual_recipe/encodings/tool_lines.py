@@ -1,7 +1,5 @@
 """Declared tools as models read them: one JSON object a line."""
 
-import json
-import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -9,29 +7,6 @@ from rorqual_recipe.conversation import Tool, ToolKind
 from rorqual_recipe.profile import FunctionText
 
 CUSTOM_INPUT = "input"
-_STRING_OR_SMALL = re.compile(
-    r'"(?:[^"\\\\]|\\\\.)*"|(?P<mantissa>\d(?:\.\d+)?)e-0(?P<exponent>\d)'
-)
-
-
-def spaced_json(value: Any, *, short_exponents: bool = False) -> str:
-    """JSON with `, ` and `: `, in the order it came, characters as they are.
-
-    short_exponents: small numbers as 0.00001 and 1e-6, not as 1e-05 and 1e-06.
-    """
-    text = json.dumps(value, ensure_ascii=False)
-    if short_exponents and "e-0" in text:
-        return _STRING_OR_SMALL.sub(_shortened, text)
-    return text
-
-
-def _shortened(match: re.Match[str]) -> str:
-    mantissa, exponent = match["mantissa"], match["exponent"]
-    if mantissa is None:
-        return match[0]
-    if exponent != "5":
-        return f"{mantissa}e-{exponent}"
-    return f"0.0000{mantissa.replace('.', '')}"
 
 
 def joined_name(namespace: str, name: str, joiner: str) -> str:

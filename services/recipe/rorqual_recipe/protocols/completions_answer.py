@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rorqual_recipe.conversation import ParsedRequest
-from rorqual_recipe.json_text import json_string
+from rorqual_recipe.json_text import compact_json, json_string
 from rorqual_recipe.output.events import (
     AnswerEvent,
     AnswerFinished,
@@ -17,7 +17,6 @@ from rorqual_recipe.protocols.base import AnswerFacts, TokenUsage
 from rorqual_recipe.protocols.chat.chunks import DONE
 from rorqual_recipe.protocols.chat.shown import (
     LEAST_LOGPROB,
-    compact_json,
     in_parts,
     shown_token,
     usage_object,

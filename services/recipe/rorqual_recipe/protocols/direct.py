@@ -11,6 +11,7 @@ from rorqual_recipe.images import PrepareImages
 from rorqual_recipe.model import ServedModel
 from rorqual_recipe.problems import Problem
 from rorqual_recipe.protocols.base import EventWriter, ParseLimits, RenderedError
+from rorqual_recipe.response_memory import ResponseMemory
 
 Result = TypeVar("Result")
 
@@ -28,7 +29,7 @@ class Compute(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class DirectServices:
-    """What a protocol may use besides the request. response_store: None when there is none.
+    """What a protocol may use besides the request. memory: None when no responses are kept.
 
     prepare_images: asks vision; None = images count as one token each.
     """
@@ -36,7 +37,7 @@ class DirectServices:
     model: ServedModel
     limits: ParseLimits
     compute: Compute
-    response_store: Any = None
+    memory: ResponseMemory | None = None
     prepare_images: PrepareImages | None = None
 
 

@@ -68,7 +68,7 @@ class CachingEncoder:
 
 
 def _identity(text: TextParts) -> Hashable:
-    """Equal short texts are encoded once; hashing long ones would cost too much beside encoding them."""
+    """Equal short texts are encoded once; to hash long ones costs too much beside encoding them."""
     return text if sum(map(len, text)) <= _COMPARED_CHARS else id(text)
 
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rorqual_recipe.conversation import ParsedRequest
+from rorqual_recipe.json_text import compact_json
 from rorqual_recipe.output.events import (
     AnswerEvent,
     AnswerFinished,
@@ -20,7 +21,6 @@ from rorqual_recipe.output.events import (
 from rorqual_recipe.protocols.base import AnswerFacts, TokenUsage
 from rorqual_recipe.protocols.chat.echo import ChatEcho
 from rorqual_recipe.protocols.chat.shown import (
-    compact_json,
     in_parts,
     logprobs_object,
     usage_object,

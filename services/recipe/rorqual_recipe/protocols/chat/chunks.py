@@ -6,7 +6,7 @@ Chunks are put together from ready-made pieces of text: this runs once per token
 from collections.abc import Sequence
 
 from rorqual_recipe.conversation import ParsedRequest
-from rorqual_recipe.json_text import json_string
+from rorqual_recipe.json_text import compact_json, json_string
 from rorqual_recipe.output.events import (
     AnswerEvent,
     AnswerFinished,
@@ -20,7 +20,7 @@ from rorqual_recipe.output.events import (
 )
 from rorqual_recipe.protocols.base import AnswerFacts, TokenUsage
 from rorqual_recipe.protocols.chat.echo import ChatEcho
-from rorqual_recipe.protocols.chat.shown import compact_json, logprobs_object, usage_object
+from rorqual_recipe.protocols.chat.shown import logprobs_object, usage_object
 from rorqual_recipe.protocols.merging import merged, only_text
 
 DONE = b"data: [DONE]\n\n"

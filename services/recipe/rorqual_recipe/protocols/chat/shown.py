@@ -1,6 +1,5 @@
 """Usage and log probabilities as OpenAI's clients read them."""
 
-import json
 from collections.abc import Sequence
 from typing import Any
 
@@ -9,11 +8,6 @@ from rorqual_recipe.protocols.base import MAX_BODY_PART_BYTES, TokenUsage
 from rorqual_recipe.tokens.vocabulary import Vocabulary
 
 LEAST_LOGPROB = -9999.0
-
-
-def compact_json(value: Any) -> str:
-    """JSON without spaces, characters as they are."""
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
 
 
 def in_parts(body: bytes) -> list[bytes]:

@@ -1,10 +1,10 @@
 """What streamed and whole answers of the Messages API have in common."""
 
-import json
 from typing import Any
 
 from pydantic_core import from_json
 
+from rorqual_recipe.json_text import compact_json
 from rorqual_recipe.output.events import AnswerFinished, FinishReason, ToolCallEnded
 from rorqual_recipe.protocols.base import AnswerFacts, TokenUsage
 
@@ -14,11 +14,6 @@ _STOP_REASONS = {
     FinishReason.TOOL_CALLS: "tool_use",
     FinishReason.CONTENT_FILTER: "refusal",
 }
-
-
-def dump(value: Any) -> str:
-    """Compact JSON."""
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
 
 
 def message_head(facts: AnswerFacts) -> dict[str, Any]:
@@ -73,7 +68,7 @@ def input_fields(arguments: str) -> str:
         return f'"input":{arguments}'
     readable = _read(arguments, partial=True)
     readable = readable if isinstance(readable, dict) else {}
-    return f'"input":{dump(readable)},"partial_json":{dump(arguments)}'
+    return f'"input":{compact_json(readable)},"partial_json":{compact_json(arguments)}'
 
 
 def _read(text: str, *, partial: bool) -> Any:

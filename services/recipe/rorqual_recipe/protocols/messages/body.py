@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rorqual_recipe.conversation import ParsedRequest
+from rorqual_recipe.json_text import compact_json
 from rorqual_recipe.output.events import (
     AnswerEvent,
     AnswerFinished,
@@ -18,7 +19,6 @@ from rorqual_recipe.output.events import (
 from rorqual_recipe.protocols.base import MAX_BODY_PART_BYTES, AnswerFacts, TokenUsage
 from rorqual_recipe.protocols.messages.answer import (
     call_warning,
-    dump,
     input_fields,
     message_head,
     stop_fields,
@@ -76,8 +76,8 @@ class MessageBody:
         }
         if self._warnings:
             tail["warnings"] = self._warnings
-        head = dump(message_head(self._facts))[:-1]
-        encoded = f'{head},"content":[{blocks}],{dump(tail)[1:]}'.encode()
+        head = compact_json(message_head(self._facts))[:-1]
+        encoded = f'{head},"content":[{blocks}],{compact_json(tail)[1:]}'.encode()
         starts = range(0, len(encoded), MAX_BODY_PART_BYTES)
         return [encoded[start : start + MAX_BODY_PART_BYTES] for start in starts]
 
@@ -96,9 +96,9 @@ class MessageBody:
         text = "".join(block.pieces)
         if block.call is not None:
             head = {"type": "tool_use", "id": block.call.call_id, "name": block.call.name}
-            return f"{dump(head)[:-1]},{input_fields(text)}}}"
+            return f"{compact_json(head)[:-1]},{input_fields(text)}}}"
         if block.kind == "text":
-            return dump({"type": "text", "text": text})
+            return compact_json({"type": "text", "text": text})
         signature = self._signer.begin()
         signature.update(text)
-        return dump({"type": "thinking", "thinking": text, "signature": signature.text()})
+        return compact_json({"type": "thinking", "thinking": text, "signature": signature.text()})

@@ -10,7 +10,7 @@ from rorqual_runtime.anthropic_errors import anthropic_error_frame, render_anthr
 from rorqual_runtime.errors import ServingError
 
 from rorqual_recipe.conversation import ParsedRequest
-from rorqual_recipe.json_text import json_string
+from rorqual_recipe.json_text import compact_json, json_string
 from rorqual_recipe.output.events import (
     AnswerEvent,
     AnswerFinished,
@@ -25,7 +25,6 @@ from rorqual_recipe.protocols.base import AnswerFacts, TokenUsage
 from rorqual_recipe.protocols.merging import merged
 from rorqual_recipe.protocols.messages.answer import (
     call_warning,
-    dump,
     message_head,
     stop_fields,
     usage_object,
@@ -39,7 +38,7 @@ _THINKING = {"type": "thinking", "thinking": "", "signature": ""}
 
 
 def _frame(kind: str, **fields: Any) -> bytes:
-    return f"event: {kind}\ndata: {dump({'type': kind, **fields})}\n\n".encode()
+    return f"event: {kind}\ndata: {compact_json({'type': kind, **fields})}\n\n".encode()
 
 
 class MessageStream:

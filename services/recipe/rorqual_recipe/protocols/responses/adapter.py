@@ -37,7 +37,7 @@ class Responses:
         """See RemembersAnswers.completed."""
         echo: ResponsesEcho = parsed.echo
         final = writer.final if isinstance(writer, ResponseWriter) else None
-        memory = context.services.response_store
+        memory = context.services.memory
         if not echo.store or final is None or memory is None:
             return None
         return keep(memory, final, echo, context.tenant)

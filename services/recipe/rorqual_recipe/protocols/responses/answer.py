@@ -1,11 +1,10 @@
 """One answer being written: items open and close, every step an event with its number."""
 
-import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rorqual_recipe.conversation import ParsedRequest
-from rorqual_recipe.json_text import json_string
+from rorqual_recipe.json_text import compact_json, json_string
 from rorqual_recipe.output.events import (
     AnswerEvent,
     AnswerFinished,
@@ -35,11 +34,6 @@ _INCOMPLETE = {
     FinishReason.LENGTH: "max_output_tokens",
     FinishReason.CONTENT_FILTER: "content_filter",
 }
-
-
-def to_json(value: Any) -> str:
-    """Compact JSON, other scripts as they are."""
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
 
 
 class Answer:
@@ -75,7 +69,7 @@ class Answer:
             incomplete_reason=reason,
             completed_at_unix_s=self._now_unix_s(),
         )
-        self._emit(f"response.{status}", f'"response":{to_json(response)}')
+        self._emit(f"response.{status}", f'"response":{compact_json(response)}')
         return response
 
     def fail(self, error: Mapping[str, Any], usage: TokenUsage) -> dict[str, Any]:
@@ -83,14 +77,14 @@ class Answer:
         self._begin()
         self._close("incomplete")
         response = self._response("failed", usage=usage_object(usage), error=error)
-        self._emit("response.failed", f'"response":{to_json(response)}')
+        self._emit("response.failed", f'"response":{compact_json(response)}')
         return response
 
     def _begin(self) -> None:
         if self._has_begun:
             return
         self._has_begun = True
-        body = f'"response":{to_json(self._response("in_progress"))}'
+        body = f'"response":{compact_json(self._response("in_progress"))}'
         self._emit("response.created", body)
         self._emit("response.in_progress", body)
 

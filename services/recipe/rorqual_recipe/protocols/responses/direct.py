@@ -13,7 +13,6 @@ from rorqual_recipe.protocols.direct import DirectServices
 from rorqual_recipe.protocols.paths import read_json_object, validate
 from rorqual_recipe.protocols.responses.errors import render_refusal, render_serving_error
 from rorqual_recipe.protocols.responses.memory import not_found
-from rorqual_recipe.response_memory import ResponseMemory
 from rorqual_recipe.response_store import StoredResponse
 
 
@@ -50,7 +49,7 @@ class DeleteResponse(_StoredResponses):
         self, body: bytes, resource: str, tenant: str, services: DirectServices
     ) -> tuple[int, bytes]:
         """See DirectProtocol.answer."""
-        memory: ResponseMemory | None = services.response_store
+        memory = services.memory
         if memory is None or not await memory.store.delete(tenant, resource):
             raise RequestRefused([not_found(resource)])
         return 200, _encoded({"id": resource, "object": "response", "deleted": True})
@@ -104,7 +103,7 @@ def _page(items: Sequence[Mapping[str, Any]], *, has_more: bool) -> dict[str, An
 
 
 async def _stored(resource: str, tenant: str, services: DirectServices) -> StoredResponse:
-    memory: ResponseMemory | None = services.response_store
+    memory = services.memory
     stored = await memory.store.get(tenant, resource) if memory is not None else None
     if stored is None:
         raise RequestRefused([not_found(resource)])

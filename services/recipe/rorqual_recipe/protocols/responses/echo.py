@@ -4,9 +4,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from rorqual_recipe.json_text import compact_json
 from rorqual_recipe.protocols.notes import Notes
 from rorqual_recipe.protocols.responses.schema import ResponsesRequest
-from rorqual_recipe.protocols.responses.turns import compact_json
 from rorqual_recipe.sealing import NO_BINDING, SealBinding, Sealer
 
 MAX_ECHO_CHARS = 64 << 10

@@ -7,6 +7,7 @@ from typing import Any
 from rorqual_runtime.errors import ErrorCode
 
 from rorqual_recipe.conversation import Message, Role, TextPart, ToolCall, ToolKind
+from rorqual_recipe.json_text import compact_json
 from rorqual_recipe.problems import Problem, clip
 from rorqual_recipe.protocols.notes import Notes
 from rorqual_recipe.protocols.responses.content import ContentReader
@@ -25,7 +26,7 @@ from rorqual_recipe.protocols.responses.items import (
     ToolSearchOutputItem,
 )
 from rorqual_recipe.protocols.responses.tools import TOOL_SEARCH, ToolReader
-from rorqual_recipe.protocols.responses.turns import TurnFolder, compact_json
+from rorqual_recipe.protocols.responses.turns import TurnFolder
 from rorqual_recipe.sealing import SealBroken, is_ours
 
 MAX_ITEMS = 20_000
@@ -199,7 +200,8 @@ class InputReader:
     def _tool_search_output(self, item: ToolSearchOutputItem, path: str) -> None:
         tools = self._tools.learn(item.tools, f"{path}.tools")
         found = [entry for tool in _listed(item.tools) for entry in _found_tool(tool)]
-        self._turns.answered(item.call_id, [TextPart(compact_json(found))], path)
+        shown = compact_json(found, short_exponents=True)
+        self._turns.answered(item.call_id, [TextPart(shown)], path)
         if tools:
             self._turns.learned(tools)
 

@@ -34,7 +34,7 @@ class _Wishes:
 
 async def look_up(body: bytes, context: RequestContext) -> Prior:
     """What the request builds on. Raises: Unavailable when that can't be found out now."""
-    memory: ResponseMemory | None = context.services.response_store
+    memory = context.services.memory
     wishes = _Wishes()
     if any(mark in body for mark in _NEEDS_LOOK):
         wishes = await context.services.compute(lambda: _wishes(body), len(body))

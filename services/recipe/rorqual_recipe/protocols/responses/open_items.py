@@ -4,11 +4,10 @@ Growth happens once per token of every stream, so those events are put together 
 text.
 """
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
-from rorqual_recipe.json_text import json_string
+from rorqual_recipe.json_text import compact_json, json_string
 from rorqual_recipe.protocols.responses.output import (
     call_item,
     message_item,
@@ -19,10 +18,6 @@ from rorqual_recipe.protocols.responses.output import (
 
 Emit = Callable[[str, str], None]
 """Takes an event's type and the rest of its JSON, without braces and sequence number."""
-
-
-def _json(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
 
 
 class OpenItem(Protocol):
@@ -43,14 +38,14 @@ class _Growing:
         self._index = f'"output_index":{output_index}'
 
     def _added(self, item: Mapping[str, Any]) -> None:
-        self._emit("response.output_item.added", f'"item":{_json(item)},{self._index}')
+        self._emit("response.output_item.added", f'"item":{compact_json(item)},{self._index}')
 
     def _part(self, what: str, part: Mapping[str, Any]) -> None:
-        body = f'"content_index":0,{self._place},"part":{_json(part)}'
+        body = f'"content_index":0,{self._place},"part":{compact_json(part)}'
         self._emit(f"response.content_part.{what}", body)
 
     def _ended(self, item: dict[str, Any]) -> dict[str, Any]:
-        self._emit("response.output_item.done", f'"item":{_json(item)},{self._index}')
+        self._emit("response.output_item.done", f'"item":{compact_json(item)},{self._index}')
         return item
 
 
@@ -68,14 +63,14 @@ class OpenMessage(_Growing):
         """More of it. spelled: the text as a JSON string."""
         self._texts.append(text)
         self._logprobs += logprobs
-        shown = _json(logprobs) if logprobs else "[]"
+        shown = compact_json(logprobs) if logprobs else "[]"
         body = f'"content_index":0,"delta":{spelled},"logprobs":{shown},{self._place}'
         self._emit("response.output_text.delta", body)
 
     def close(self, status: str, *, before_call: bool = False) -> dict[str, Any]:
         """See OpenItem.close."""
         part = text_part("".join(self._texts), self._logprobs)
-        done = f'"content_index":0,{self._place},"logprobs":{_json(self._logprobs)}'
+        done = f'"content_index":0,{self._place},"logprobs":{compact_json(self._logprobs)}'
         self._emit("response.output_text.done", f'{done},"text":{json_string(part["text"])}')
         self._part("done", part)
         phase = "commentary" if before_call else "final_answer"
@@ -97,7 +92,7 @@ class OpenReasoning(_Growing):
     def add(self, spelled: str, text: str, logprobs: Sequence[Any]) -> None:
         """More of it. spelled: the text as a JSON string."""
         self._texts.append(text)
-        shown = f'"logprobs":{_json(logprobs)},' if logprobs else ""
+        shown = f'"logprobs":{compact_json(logprobs)},' if logprobs else ""
         body = f'"content_index":0,"delta":{spelled},{shown}{self._place}'
         self._emit("response.reasoning_text.delta", body)
 

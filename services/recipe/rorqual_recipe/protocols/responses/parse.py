@@ -17,6 +17,7 @@ from rorqual_recipe.conversation import (
     Tool,
     ToolChoice,
 )
+from rorqual_recipe.json_text import compact_json
 from rorqual_recipe.problems import RequestRefused
 from rorqual_recipe.protocols.base import ParseLimits
 from rorqual_recipe.protocols.json_schema import schema_problems
@@ -33,7 +34,6 @@ from rorqual_recipe.protocols.responses.schema import (
 )
 from rorqual_recipe.protocols.responses.tool_choice import ToolChoiceReader
 from rorqual_recipe.protocols.responses.tools import DeclaredTools, ToolReader
-from rorqual_recipe.protocols.responses.turns import compact_json
 from rorqual_recipe.sealing import SealBroken, Sealer
 
 _LOGPROBS = "message.output_text.logprobs"

@@ -6,13 +6,14 @@ from typing import Any
 from rorqual_runtime.errors import ServingError
 
 from rorqual_recipe.conversation import ParsedRequest
+from rorqual_recipe.json_text import compact_json
 from rorqual_recipe.output.events import AnswerEvent
 from rorqual_recipe.protocols.base import (
     MAX_BODY_PART_BYTES,
     AnswerFacts,
     TokenUsage,
 )
-from rorqual_recipe.protocols.responses.answer import Answer, to_json
+from rorqual_recipe.protocols.responses.answer import Answer
 from rorqual_recipe.protocols.responses.errors import response_error
 
 
@@ -70,7 +71,7 @@ class ResponseBody(ResponseWriter):
     def finish(self, usage: TokenUsage) -> list[bytes]:
         """See EventWriter.finish."""
         super().finish(usage)
-        return list(_in_parts(to_json(self.final).encode("utf-8", "replace")))
+        return list(_in_parts(compact_json(self.final).encode("utf-8", "replace")))
 
     def _emit(self, kind: str, body: str) -> None:
         """Nobody is told before the end."""

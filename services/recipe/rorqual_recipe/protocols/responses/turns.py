@@ -1,6 +1,5 @@
 """Input items folded into turns: what the assistant thought, said and called is one message."""
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
@@ -122,8 +121,3 @@ class TurnFolder:
 
 def _shown(call_id: str) -> str:
     return clip(call_id, _SHOWN_ID_CHARS)
-
-
-def compact_json(value: object) -> str:
-    """JSON without spaces, other scripts as they are."""
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
