@@ -102,7 +102,7 @@ def _is_lost_at_once(exchange: ProcessExchange) -> bool:
     try:
         exchange.agree(0)
     except GroupLost:
-        return time.monotonic() - start < 0.2
+        return time.monotonic() - start < 2.0
     return False
 
 
