@@ -15,6 +15,8 @@ from rorqual_prefill.job import num_reusable_blocks
 from rorqual_prefill.prompt import Prompt
 from rorqual_runtime.errors import Internal
 
+from tests.support.waiting import WAIT_S, until
+
 
 class CountingModel(CausalModel):
     """Logits [last token, length]; records the (start, number) of every chunk by first page."""
@@ -22,12 +24,14 @@ class CountingModel(CausalModel):
     def __init__(self) -> None:
         self.kv_layout: KvLayout = uniform_layout(1, 4)
         self.steps: list[list[tuple[int, int, int]]] = []
+        self.num_begun = 0
         self.gate = threading.Event()
         self.gate.set()
         self.fails_with: int | None = None
 
     def forward(self, chunks, cache):
-        assert self.gate.wait(5)
+        self.num_begun += 1
+        assert self.gate.wait(WAIT_S)
         step = [(chunk.pages[0], chunk.start, len(chunk.token_ids)) for chunk in chunks]
         self.steps.append(step)
         if any(number == self.fails_with for _, _, number in step):
@@ -93,7 +97,7 @@ async def test_a_prompt_is_computed_in_chunks_and_its_pages_told_in_order(engine
 async def test_a_short_prompt_does_not_wait_for_a_long_one(engine, model):
     model.gate.clear()
     long = asyncio.create_task(compute(engine, make_prompt("long", 5000, 0)))
-    await asyncio.sleep(0.02)
+    await until(lambda: model.num_begun)
     short = asyncio.create_task(compute(engine, make_prompt("short", 30, 50)))
     await asyncio.sleep(0.02)
     model.gate.set()
@@ -109,7 +113,7 @@ async def test_after_withdrawal_the_engine_touches_nothing(engine, model):
     done: list[int] = []
     prompt.on_page = done.append
     computing = asyncio.create_task(compute(engine, prompt))
-    await asyncio.sleep(0.02)
+    await until(lambda: model.num_begun)
     computing.cancel()
     await asyncio.sleep(0.02)
     assert not computing.done(), "left while the step was running"
