@@ -1,8 +1,7 @@
 """Reading and writing whole records of segment files: one interface, several ways.
 
 Direct I/O wants page-aligned memory; what is not goes through a pool of aligned buffers. The kernel
-call of each record runs without the interpreter's lock, so a few threads keep a device busy. An
-io_uring would save system calls only: they are a small part of moving a block (`make bench-kv`).
+call of each record runs without the interpreter's lock, so a few threads keep a device busy.
 """
 
 from __future__ import annotations

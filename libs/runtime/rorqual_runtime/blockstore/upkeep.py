@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 from rorqual_runtime.blockstore.backend import BlockStoreBackend, OnForgotten
+from rorqual_runtime.blockstore.redis_store import RedisBlockStore
 from rorqual_runtime.blockstore.slot_io import IoMode
 from rorqual_runtime.blockstore.store import BlockStore
 from rorqual_runtime.blockstore.survey import EvictionPolicy
@@ -35,8 +36,6 @@ def make_block_store(
     Raises: OSError when the directory cannot be used at all.
     """
     if isinstance(place, str) and "://" in place:
-        from rorqual_runtime.blockstore.redis_store import RedisBlockStore  # an optional dependency
-
         return RedisBlockStore(place, clock=clock)
     return BlockStore(
         Path(place),
