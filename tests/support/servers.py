@@ -7,14 +7,16 @@ import contextlib
 import signal
 import time
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
+from redis.asyncio import Redis
 from rorqual_cli.servers import free_port, nats_binary, redis_binary
 
 START_TIMEOUT_S = 60.0
+_CLUSTER_SLOTS = 16_384
 STOP_TIMEOUT_S = 15.0
 
 S = TypeVar("S", bound="ServerProcess")
@@ -138,14 +140,64 @@ async def nats_server(
 
 
 @asynccontextmanager
-async def redis_server(directory: Path) -> AsyncIterator[RedisServer]:
+async def redis_server(
+    directory: Path, *, extra_args: Sequence[str] = ()
+) -> AsyncIterator[RedisServer]:
     """A Redis server that keeps nothing on disk unless told to."""
     port, home = free_port(), directory / "redis"
     home.mkdir(parents=True, exist_ok=True)
     command = [redis_binary(), "--bind", "127.0.0.1", "--port", str(port), "--dir", str(home)]
     command += ["--save", "", "--appendonly", "no", "--daemonize", "no"]
-    async with _running(RedisServer(command, port, home)) as server:
+    async with _running(RedisServer([*command, *extra_args], port, home)) as server:
         yield server
+
+
+@asynccontextmanager
+async def redis_cluster(directory: Path, num_nodes: int = 3) -> AsyncIterator[str]:
+    """A Redis Cluster of masters only; its `redis+cluster` URL."""
+    async with AsyncExitStack() as stack:
+        nodes = [
+            await stack.enter_async_context(
+                redis_server(directory / f"node-{number}", extra_args=["--cluster-enabled", "yes"])
+            )
+            for number in range(num_nodes)
+        ]
+        clients = [_client(node) for node in nodes]
+        for client in clients:
+            stack.push_async_callback(client.aclose)
+        share = -(-_CLUSTER_SLOTS // num_nodes)
+        for number, client in enumerate(clients):
+            slots = range(number * share, min((number + 1) * share, _CLUSTER_SLOTS))
+            await client.execute_command("CLUSTER", "SET-CONFIG-EPOCH", number + 1)
+            await client.execute_command("CLUSTER", "ADDSLOTS", *slots)
+            await client.execute_command("CLUSTER", "MEET", "127.0.0.1", nodes[0].port)
+        async with asyncio.timeout(START_TIMEOUT_S):
+            while not all([await _is_joined(client, num_nodes) for client in clients]):
+                await asyncio.sleep(0.05)
+        yield "redis+cluster://" + ",".join(f"127.0.0.1:{node.port}" for node in nodes)
+
+
+@asynccontextmanager
+async def redis_sentinel(directory: Path) -> AsyncIterator[str]:
+    """A Redis server and a Sentinel that knows it; their `redis+sentinel` URL."""
+    async with redis_server(directory) as master:
+        port, home = free_port(), directory / "sentinel"
+        home.mkdir(parents=True)
+        config = home / "sentinel.conf"
+        config.write_text(f"port {port}\nsentinel monitor main 127.0.0.1 {master.port} 1\n")
+        command = [redis_binary(), str(config), "--sentinel"]
+        async with _running(RedisServer(command, port, home)):
+            yield f"redis+sentinel://127.0.0.1:{port}/main/0"
+
+
+def _client(node: RedisServer) -> Redis:
+    return Redis(host="127.0.0.1", port=node.port, decode_responses=True)
+
+
+async def _is_joined(client: Redis, num_nodes: int) -> bool:
+    """Whether a node sees all of them and all slots."""
+    told = str(await client.execute_command("CLUSTER", "INFO"))
+    return "cluster_state:ok" in told and f"cluster_known_nodes:{num_nodes}" in told
 
 
 @asynccontextmanager

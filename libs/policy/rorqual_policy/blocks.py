@@ -113,7 +113,7 @@ def _image_fields(images: Sequence[ImageSpan], start: int) -> Iterator[bytes]:
     for image in images:
         first, last = max(start, image.start), min(end, image.end)
         if first < last:
-            place = (first - start, first - image.start, last - first)
+            place = (first - start, first - image.start, last - first, image.num_tokens)
             numbers = b"".join(number.to_bytes(4, "little") for number in place)
             yield _field(b"I", numbers + image.digest)
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
 from rorqual_policy.provenance import BlockOrigin, Provenance, StoredReplays, stores_block
+from rorqual_runtime.blockstore import BlockMark
 
 from rorqual_decode.generation import GenerationKey
 from rorqual_decode.page_hold import PageHold
@@ -20,7 +21,9 @@ log = logging.getLogger(__name__)
 class BlockSink(Protocol):
     """The part of the block store the writer needs."""
 
-    def put(self, fingerprint: str, key: bytes, data: Any, *, ttl_s: float) -> bool: ...
+    def put(
+        self, fingerprint: str, key: bytes, data: Any, *, ttl_s: float, mark: BlockMark
+    ) -> bool: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,8 +64,8 @@ class BlockWriter:
 
     At most max_queued blocks wait; more are dropped and counted, which costs a later recompute.
     Blocks behind a replay are left out, and counted, as stored_replays says.
-    read_page gives a page's bytes, lifetime_s the time for which a traffic class's blocks are kept;
-    on_stored is called in the writer's thread.
+    read_page gives a page's bytes, lifetime_s the time for which a traffic class's blocks are kept,
+    mark what the store is told of a block; on_stored is called in the writer's thread.
     """
 
     def __init__(
@@ -72,6 +75,7 @@ class BlockWriter:
         fingerprint: str,
         read_page: Callable[[int], Any],
         lifetime_s: Callable[[int], float],
+        mark: Callable[[BlockTraits], BlockMark],
         on_stored: Callable[[StoredBlock], None],
         max_queued: int,
         stored_replays: StoredReplays = StoredReplays.ALL,
@@ -80,6 +84,7 @@ class BlockWriter:
         self._fingerprint = fingerprint
         self._read_page = read_page
         self._lifetime_s = lifetime_s
+        self._mark = mark
         self._on_stored = on_stored
         self._max_queued = max_queued
         self._stored_replays = stored_replays
@@ -168,7 +173,8 @@ class BlockWriter:
     def _write(self, work: BlockWork) -> None:
         data = self._read_page(work.page)
         ttl_s = self._lifetime_s(work.traits.traffic_class)
-        if not self._store.put(self._fingerprint, work.key, data, ttl_s=ttl_s):
+        mark = self._mark(work.traits)
+        if not self._store.put(self._fingerprint, work.key, data, ttl_s=ttl_s, mark=mark):
             self.num_failed += 1
             return
         self.num_stored += 1

@@ -18,8 +18,9 @@ from rorqual_engine.kv import PagedKvCache
 from rorqual_engine.models.base import CausalModel
 from rorqual_policy.blocks import block_lifetime_s
 from rorqual_policy.eviction import ValueEviction
-from rorqual_runtime import subjects
-from rorqual_runtime.blockstore import ForgetNotices, open_block_store
+from rorqual_policy.provenance import Provenance
+from rorqual_runtime import blockstore, subjects
+from rorqual_runtime.blockstore import BlockMark, ForgetNotices, Lifetime, open_block_store
 from rorqual_runtime.bus import Bus
 from rorqual_runtime.errors import Unsupported
 from rorqual_runtime.logs import get_logger, log_duration
@@ -29,7 +30,7 @@ from rorqual_runtime.windows import WindowExchange
 
 from rorqual_decode import convert
 from rorqual_decode.admission import Admitter
-from rorqual_decode.block_writer import BlockWriter, StoredBlock
+from rorqual_decode.block_writer import BlockTraits, BlockWriter, StoredBlock
 from rorqual_decode.engine_thread import DecodeEngine
 from rorqual_decode.load_facts import EngineFacts
 from rorqual_decode.publisher import TokenPublisher
@@ -174,6 +175,7 @@ async def _open_writer(
         fingerprint=model.fingerprint,
         read_page=partial(_read_page, cache),
         lifetime_s=partial(_lifetime_s, settings),
+        mark=_mark,
         on_stored=on_stored,
         max_queued=settings.block_queue_blocks,
         stored_replays=settings.stored_replays,
@@ -225,6 +227,15 @@ def _engine_facts(model: CausalModel, cache: PagedKvCache) -> EngineFacts:
 def _read_page(cache: PagedKvCache, page: int) -> Any:
     """A page's bytes on the host: the page itself on the CPU, else a copy."""
     return cache.page_bytes_view(page).cpu().numpy()
+
+
+def _mark(traits: BlockTraits) -> BlockMark:
+    is_exact = traits.provenance is Provenance.EXACT
+    return BlockMark(
+        blockstore.Provenance.EXACT if is_exact else blockstore.Provenance.REPLAYED,
+        Lifetime.CHAT if convert.is_chat(traits.traffic_class) else Lifetime.AGENT,
+        depth=traits.position,
+    )
 
 
 def _lifetime_s(settings: DecodeSettings, traffic_class: int) -> float:

@@ -49,8 +49,12 @@ async def drop_idle(client: RedisClient) -> None:
 async def close_client(client: RedisClient) -> None:
     if isinstance(client, RedisCluster):
         await client.aclose()
-    else:
-        await client.connection_pool.disconnect()
+        return
+    pool = client.connection_pool
+    await pool.disconnect()
+    if isinstance(pool, SentinelConnectionPool):
+        for sentinel in pool.sentinel_manager.sentinels:
+            await sentinel.aclose()
 
 
 def _by_sentinel(parts: SplitResult, timeout_s: float, max_connections: int) -> Redis:

@@ -72,15 +72,16 @@ class GatedStore:
         self.entered = threading.Event()
         self.blocks: dict[bytes, bytes] = {}
         self.ttls_s: dict[bytes, float] = {}
+        self.marks: dict[bytes, int] = {}
         self.is_full = False
 
-    def put(self, fingerprint, key, data, *, ttl_s) -> bool:
+    def put(self, fingerprint, key, data, *, ttl_s, mark) -> bool:
         self.entered.set()
         assert self.gate.wait(30)
         if self.is_full:
             return False
         self.blocks[key] = bytes(memoryview(data))
-        self.ttls_s[key] = ttl_s
+        self.ttls_s[key], self.marks[key] = ttl_s, mark
         return True
 
 
@@ -101,6 +102,7 @@ def writer(store, stored):
         fingerprint="f",
         read_page=lambda page: np.full(4, page, np.uint8),
         lifetime_s=lambda traffic_class: 100.0 * traffic_class,
+        mark=lambda traits: traits.position,
         on_stored=stored.append,
         max_queued=2,
     )
@@ -137,6 +139,7 @@ def test_replayed_blocks_are_left_out_as_the_policy_says(store, stored):
         fingerprint="f",
         read_page=lambda page: np.full(4, page, np.uint8),
         lifetime_s=lambda traffic_class: 1.0,
+        mark=lambda traits: traits.position,
         on_stored=stored.append,
         max_queued=9,
         stored_replays=StoredReplays.CONTINUATION,
@@ -147,6 +150,10 @@ def test_replayed_blocks_are_left_out_as_the_policy_says(store, stored):
     assert writer.offer(KEY, b"b", 1, hold, BlockTraits(1, **replayed))
     assert writer.offer(KEY, b"c", 2, hold, BlockTraits(1, BlockOrigin.PROMPT))
     assert (writer.num_left_out, writer.num_queued) == (1, 2)
+    store.gate.set()
+    writer.start()
+    writer.close(5)
+    assert store.marks == {b"b": 5, b"c": 0}
 
 
 def test_a_full_queue_drops_and_counts_and_never_waits(writer, store):

@@ -1,5 +1,6 @@
 """Block keys name a prefix and nothing else."""
 
+import ctypes
 from array import array
 
 import numpy as np
@@ -7,9 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from rorqual_policy import BLOCK_TOKENS, ImageSpan, block_keys, extend_keys, root_key
+from rorqual_policy.blocks import content_key
 
 GOLDEN = ["e4e51c829f131fd351867009401d3f25", "3cff955630dbb21fb341a4f2739ba973"]
-IMAGE_GOLDEN = ["03c120ec8b29a344b57656ba4ab95f72", "2ba5e5eff06274b86f499716f0a5e1e7"]
+IMAGE_GOLDEN = ["e0880b0c3e52ab1fd86399875a0764de", "c4410b5bbc164df99482418617f36eb5"]
 TOKENS = st.lists(st.integers(0, 2**31 - 1), max_size=BLOCK_TOKENS * 3 + 5)
 
 
@@ -57,6 +59,7 @@ def test_container_type_does_not_matter():
         np.array(tokens + tokens, dtype=np.int32)[: len(tokens)],
         np.repeat(np.array(tokens, dtype=np.int32), 2)[::2],
         memoryview(array("i", tokens)),
+        (ctypes.c_int32 * len(tokens))(*tokens),
         tuple(tokens),
     ]
     assert all(keys_of(form) == keys_of(tokens) for form in forms)
@@ -66,6 +69,72 @@ def test_fields_cannot_run_into_each_other():
     tokens = [7] * BLOCK_TOKENS
     pairs = [("ab", "c"), ("a", "bc"), ("abc", ""), ("", "abc"), ("aN\x01\x00\x00\x00b", "c")]
     assert len({keys_of(tokens, *pair)[0] for pair in pairs}) == len(pairs)
+
+
+NAMES = st.text(max_size=12)
+
+
+@given(st.lists(st.tuples(NAMES, NAMES, NAMES), unique=True, max_size=12))
+def test_no_two_of_model_namespace_and_adapter_share_a_root(names):
+    roots = {
+        root_key(fingerprint=fingerprint, namespace=namespace, adapter=adapter)
+        for fingerprint, namespace, adapter in names
+    }
+    assert len(roots) == len(names)
+
+
+def test_names_can_not_pass_for_each_other():
+    """Salt for adapter, model for namespace, one tagged field inside another, none for empty."""
+    forged = "A\x01\x00\x00\x00x"
+    triples = [
+        ("m", "salt", ""),
+        ("m", "", "salt"),
+        ("m", None, "salt"),
+        ("m", None, ""),
+        ("m", "", ""),
+        ("salt", "m", ""),
+        ("m", "salt" + forged, ""),
+        ("m", "salt", "x"),
+        ("mN\x04\x00\x00\x00salt", None, ""),
+        ("m\x00", "salt", ""),
+        ("m", "\u00e9", ""),
+        ("m", "e\u0301", ""),
+    ]
+    roots = {root_key(fingerprint=f, namespace=n, adapter=a) for f, n, a in triples}
+    assert len(roots) == len(triples)
+
+
+def test_lists_end_where_they_end():
+    """Tokens of the next block, images of the next block: nothing moves over a boundary."""
+    ids = list(range(2 * BLOCK_TOKENS))
+    first, second = keys_of(ids)
+    assert keys_of(ids[:BLOCK_TOKENS]) == [first]
+    assert keys_of(ids[BLOCK_TOKENS:]) != [second]
+    swapped = keys_of(ids[BLOCK_TOKENS:] + ids[:BLOCK_TOKENS])
+    assert not {first, second} & set(swapped)
+    digest = b"d" * 32
+    whole = [ImageSpan(100, 60, digest)]
+    halves = [ImageSpan(100, 28, digest), ImageSpan(128, 32, digest)]
+    assert not set(image_keys(whole, ids)) & set(image_keys(halves, ids))
+    glued = [ImageSpan(100, 28, digest[:16]), ImageSpan(128, 32, digest[16:])]
+    assert len({image_keys(form, ids)[0] for form in (whole, halves, glued)}) == 3
+
+
+def test_tokens_can_not_pass_for_an_image_nor_a_root_for_a_block():
+    ids = [7] * BLOCK_TOKENS
+    spans = [[ImageSpan(0, 20, b"x" * size)] for size in (0, 1, 2, 31, 32, 33)]
+    assert len({image_keys(form, ids)[0] for form in [*spans, []]}) == len(spans) + 1
+    assert keys_of(ids)[0] != root_key(fingerprint="model", namespace="tenant")
+
+
+def test_a_content_key_is_the_same_for_all_and_no_block_goes_by_it():
+    ids = list(range(3 * BLOCK_TOKENS))
+    content = content_key(ids, fingerprint="model")
+    assert content == content_key(ids[:BLOCK_TOKENS], fingerprint="model")
+    assert content != content_key(ids, fingerprint="other")
+    assert content != content_key(ids, fingerprint="model", adapter="a")
+    assert content not in keys_of(ids) + keys_of(ids, namespace="")
+    assert content_key(ids[:100], fingerprint="model") == b""
 
 
 def test_layout_is_pinned():
