@@ -80,7 +80,9 @@ def bench_block_store() -> bool:
     data, into = np.random.default_rng(0).bytes(BLOCK_BYTES), bytearray(BLOCK_BYTES)
     gets_s, puts_s = [], []
     with tempfile.TemporaryDirectory() as directory:
-        store = BlockStore(directory, 200 * BLOCK_BYTES, eviction=ValueEviction())
+        store = BlockStore(
+            directory, 200 * BLOCK_BYTES, eviction=ValueEviction(), io_mode="buffered"
+        )
         for _ in range(100):
             key = os.urandom(16)
             began_s = time.perf_counter()
