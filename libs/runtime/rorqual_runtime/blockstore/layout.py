@@ -18,7 +18,7 @@ from rorqual_runtime.blockstore.segment import DATA_SUFFIX, INDEX_SUFFIX
 from rorqual_runtime.logs import get_logger
 
 _IDENTITY = "STORE.json"
-_FORMAT, _VERSION = "rorqual-block-store", 2
+_VERSION = 2
 _CLASS_PREFIX = "slots-"
 _OLD_MARK = "usage-1"
 _OLD_NAMES = re.compile(r"[0-9a-f]{2}|tmp|usage-1")
@@ -42,7 +42,10 @@ class StoreDirectory:
 
     def is_gone(self) -> bool:
         """Whether somebody has deleted the store or begun another one in its place."""
-        return self._read_identity() != self.store_id
+        try:
+            return self._read_identity() != self.store_id
+        except OSError:  # not to be read just now
+            return False
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[bool]:
@@ -100,13 +103,16 @@ class StoreDirectory:
         return self._names[digest]
 
     def _read_identity(self) -> bytes | None:
+        """None when there is no store, or one that is of no use. Raises: OSError, also for a store
+        of a later version: nothing of it may be touched."""
         try:
             facts = json.loads((self.root / _IDENTITY).read_text())
-            if (facts["format"], facts["version"]) != (_FORMAT, _VERSION):
-                return None
-            return bytes.fromhex(facts["store_id"])
-        except (OSError, ValueError, KeyError, TypeError):
+            version, store_id = int(facts["version"]), bytes.fromhex(facts["store_id"])
+        except (FileNotFoundError, ValueError, KeyError, TypeError):
             return None
+        if version > _VERSION:
+            raise OSError(f"{self.root} is a block store of version {version}; need {_VERSION}")
+        return store_id if version == _VERSION else None
 
     def _begin(self) -> bytes:
         """A new, empty store; what an older format left is removed."""
@@ -121,7 +127,7 @@ class StoreDirectory:
         if old:
             log.warning("blocks of another format or store were removed", extra={"num": len(old)})
         store_id = secrets.token_bytes(16)
-        facts = {"format": _FORMAT, "version": _VERSION, "store_id": store_id.hex()}
+        facts = {"version": _VERSION, "store_id": store_id.hex()}
         fresh = self.root / f"{_IDENTITY}.new"
         fresh.write_text(json.dumps(facts) + "\n")
         fresh.rename(self.root / _IDENTITY)

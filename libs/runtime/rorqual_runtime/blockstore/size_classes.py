@@ -23,6 +23,8 @@ from rorqual_runtime.blockstore.usrbio import choose_io
 from rorqual_runtime.clock import Clock
 
 _SEGMENTS_PER_STORE = 32
+"""At least: a larger segment would be too large a part to drop."""
+_MIN_SEGMENT_BYTES = 16 << 20
 
 
 class SizeClass(NamedTuple):
@@ -140,12 +142,14 @@ class SizeClasses:
         return self._clock.now_unix_s()
 
     def new_segment(self, segments: SegmentSet) -> Segment | None:
-        """A segment of an even share of the capacity, or of what is left of it."""
+        """A segment that grows the store by an eighth, within bounds and what is left."""
         slot_bytes = segments.slot_bytes
         with self.directory.locked():
-            room_bytes = self.capacity_bytes - self.directory.allocated_bytes()
-            share_bytes = self.capacity_bytes // _SEGMENTS_PER_STORE
-            num_slots = min(max(1, share_bytes // slot_bytes), room_bytes // slot_bytes)
+            used_bytes = self.directory.allocated_bytes()
+            wanted_bytes = max(_MIN_SEGMENT_BYTES, used_bytes // 8)
+            wanted_bytes = min(wanted_bytes, self.capacity_bytes // _SEGMENTS_PER_STORE)
+            num_left = (self.capacity_bytes - used_bytes) // slot_bytes
+            num_slots = min(max(1, wanted_bytes // slot_bytes), num_left)
             if num_slots < 1:
                 return None
             try:

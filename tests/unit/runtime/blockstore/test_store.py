@@ -377,6 +377,36 @@ def test_an_older_format_is_removed_and_foreign_files_are_left_alone(tmp_path, c
     assert (tmp_path / "cd").exists()
 
 
+@pytest.mark.parametrize("said", ['{"version": 3, "store_id": "00"}', "unreadable"])
+def test_a_later_versions_store_or_an_unreadable_one_is_not_touched(tmp_path, said):
+    store = open_store(tmp_path, 100 * SLOT)
+    put(store, 1)
+    identity = tmp_path / "STORE.json"
+    before = identity.read_text()
+    if said == "unreadable":
+        identity.unlink()
+        identity.mkdir()
+    else:
+        identity.write_text(said)
+    with pytest.raises(OSError, match="version 3" if said != "unreadable" else "directory"):
+        open_store(tmp_path, 100 * SLOT)
+    store.maintain()
+    assert got(store, 1) == block(1)
+    if said == "unreadable":
+        identity.rmdir()
+    identity.write_text(before)
+    store.maintain()
+    assert got(store, 1) == block(1)
+    store.close()
+
+
+def test_a_small_store_takes_little_room(tmp_path):
+    store = open_store(tmp_path, 8 << 30)
+    put(store, 1)
+    assert store.stats().allocated_bytes <= 16 << 20
+    store.close()
+
+
 @pytest.mark.parametrize("broken", ["class", "root"])
 def test_storage_failures_are_misses_and_failed_puts(tmp_path, broken):
     place = tmp_path / "store"
