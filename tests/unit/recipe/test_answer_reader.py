@@ -80,6 +80,25 @@ def test_any_split_of_the_tokens_gives_the_same_events(seed, draw) -> None:
     assert other.num_reasoning_tokens == one_by_one.num_reasoning_tokens
 
 
+FRAGMENTS = st.lists(
+    st.sampled_from(
+        (*MARKS, CALL, "</think>", "x", "\n", '"', ">", '{"name": "', '", "arguments": {')
+    ),
+    max_size=6,
+).map("".join)
+
+
+@given(FRAGMENTS, FRAGMENTS, FRAGMENTS, st.sampled_from(("hermes", "llama3-json", "dsml-v4.1")))
+@settings(max_examples=200, deadline=None)
+def test_marks_are_shown_by_their_spelling_wherever_they_stand(name, key, value, form) -> None:
+    """In names, values, warnings and problems too; a lone surrogate could not be sent."""
+    dsml = block(call(f"f{name}", parameter(f"k{key}", value, is_text=False), parameter("s", key)))
+    called = f'<tool_call>{{"name": "f{name}", "arguments": {{"k{key}": "{value}"}}}}</tool_call>'
+    text = f"{name}</think>{dsml if form.startswith('dsml') else called}{value}"
+    events = read(text, replace(THINKS, tool_format=form))
+    assert "\\ud8" not in repr(events)
+
+
 @given(st.integers(0, 10**9), st.data())
 @settings(max_examples=150, deadline=None)
 def test_any_split_of_the_text_says_the_same(seed, draw) -> None:

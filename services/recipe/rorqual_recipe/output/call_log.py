@@ -56,7 +56,7 @@ class CallLog:
     def takes_text(self, parameter: str) -> bool | None:
         """See CallSink.takes_text."""
         declared = self._tool.parameters.get("properties") if self._tool else None
-        schema = declared.get(parameter) if isinstance(declared, Mapping) else None
+        schema = declared.get(self._spell(parameter)) if isinstance(declared, Mapping) else None
         kind = schema.get("type") if isinstance(schema, Mapping) else None
         return None if kind is None else kind == "string"
 
@@ -87,7 +87,8 @@ class CallLog:
         arguments = "".join(self._pieces)
         if not is_cut and not self.is_custom:
             problem = problem or self._problem_of(arguments)
-        self._emit(ToolCallEnded(self.num_calls - 1, arguments, problem, is_cut))
+        told = self._spell(problem) if problem else None
+        self._emit(ToolCallEnded(self.num_calls - 1, arguments, told, is_cut))
         self._tool, self._pieces = None, []
 
     def text(self, text: str) -> None:

@@ -189,7 +189,7 @@ class DsmlCalls:
             self._call.begin(tag.name)
         else:
             self._state = _State.UNKNOWN_CALL
-            self._sink.warn(f"a call of the unknown tool {tag.name[:128]!r} became content")
+            self._sink.warn(f"a call of the unknown tool `{tag.name[:128]}` became content")
             self._sink.text((self._lead if self._shows_markup else "") + raw)
         self._lead = self._loose = ""
 

@@ -72,7 +72,7 @@ class JsonCall:
     def _begin(self, prelude: re.Match[str]) -> Outcome:
         name = json.loads(f'"{prelude.group(1)}"', strict=False)
         if not self._sink.knows(name):
-            self._sink.warn(f"a call of the unknown tool {name[:128]!r} became content")
+            self._sink.warn(f"a call of the unknown tool `{name[:128]}` became content")
             return Outcome.NO_CALL
         self._arguments = ArgumentsSpan(self._sink)
         self._span = JsonSpan()

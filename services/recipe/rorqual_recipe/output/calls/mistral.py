@@ -82,7 +82,7 @@ class MistralCalls(JsonFormat):
                 return True
             return False
         if not self._sink.knows(name.group(1)):
-            self._sink.warn(f"a call of the unknown tool {name.group(1)[:128]!r} became content")
+            self._sink.warn(f"a call of the unknown tool `{name.group(1)[:128]}` became content")
             self._give_up(0)
             return True
         self._lead, self._text = "", self._text[before.end() :]
