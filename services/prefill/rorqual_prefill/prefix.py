@@ -18,11 +18,14 @@ class BlockSource(Protocol):
 
     def has(self, fingerprint: str, key: bytes) -> bool: ...
 
-    def get(self, fingerprint: str, key: bytes, into: Any) -> bool: ...
+    def get_many(self, fingerprint: str, wanted: Sequence[tuple[bytes, Any]]) -> list[bool]: ...
 
 
-FillPage = Callable[[int, Callable[[Any], bool]], bool]
-"""Lets the second argument write the page named by the first; its result."""
+FillPages = Callable[[Sequence[int], Callable[[Sequence[Any]], list[bool]]], list[bool]]
+"""Lets the second argument write the pages named by the first; its result, page by page."""
+
+GROUP_BLOCKS = 8
+"""Read side by side."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,19 +40,19 @@ class PrefixHit:
 
 
 class PrefixLoader:
-    """Reads blocks in one worker thread, so that neither the event loop nor the engine waits.
+    """Reads groups of blocks from one worker thread: neither event loop nor engine waits.
 
-    fill_page(page, fill) lets `fill` write a page; nothing else touches a page while it is loaded.
+    fill_pages(pages, fill) lets `fill` write pages; nothing else touches them meanwhile.
     """
 
-    def __init__(self, store: BlockSource, *, fingerprint: str, fill_page: FillPage) -> None:
+    def __init__(self, store: BlockSource, *, fingerprint: str, fill_pages: FillPages) -> None:
         self._store = store
         self._fingerprint = fingerprint
-        self._fill_page = fill_page
+        self._fill_pages = fill_pages
         self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="prefix-loader")
 
     def close(self) -> None:
-        """Stop after the block being read."""
+        """Stop after the blocks being read."""
         self._executor.shutdown(wait=True, cancel_futures=True)
 
     async def load(
@@ -63,7 +66,7 @@ class PrefixLoader:
         """Fill pages with the longest stored prefix of keys; the first miss ends it.
 
         on_page(index) is called in the worker thread after each block. A cancellation stops before
-        the next block and returns only when nothing writes to the pages any more.
+        the next group and returns only when nothing writes to the pages any more.
         """
         if not keys:
             return PrefixHit(0)
@@ -86,21 +89,34 @@ class PrefixLoader:
         on_page: Callable[[int], None],
         stop: threading.Event,
     ) -> PrefixHit:
-        for index, (key, page) in enumerate(zip(keys, pages, strict=True)):
+        for first in range(0, len(keys), GROUP_BLOCKS):
             if stop.is_set():
-                return PrefixHit(index)
-            was_there = self._store.has(self._fingerprint, key)
-            read = partial(self._store.get, self._fingerprint, key)
-            if not was_there or not self._fill_page(page, read):
-                return self._end_of_hit(keys, index, num_promised, was_there)
-            on_page(index)
+                return PrefixHit(first)
+            group = self._stored(keys[first : first + GROUP_BLOCKS])
+            targets = pages[first : first + len(group)]
+            is_read = self._fill_pages(targets, partial(self._read, group)) if group else []
+            num_read = next((n for n, ok in enumerate(is_read) if not ok), len(group))
+            for index in range(first, first + num_read):
+                on_page(index)
+            if first + num_read < min(first + GROUP_BLOCKS, len(keys)):
+                corrupt = [key for key, ok in zip(group, is_read, strict=True) if not ok]
+                return self._end_of_hit(
+                    keys[first + num_read : num_promised], first + num_read, corrupt
+                )
         return PrefixHit(len(keys))
 
+    def _stored(self, keys: Sequence[bytes]) -> Sequence[bytes]:
+        """The keys before the first one that is not in the store."""
+        absent = (n for n, key in enumerate(keys) if not self._store.has(self._fingerprint, key))
+        return keys[: next(absent, len(keys))]
+
+    def _read(self, keys: Sequence[bytes], targets: Sequence[Any]) -> list[bool]:
+        return self._store.get_many(self._fingerprint, list(zip(keys, targets, strict=True)))
+
     def _end_of_hit(
-        self, keys: Sequence[bytes], index: int, num_promised: int, was_there: bool
+        self, promised: Sequence[bytes], num_blocks: int, corrupt: list[bytes]
     ) -> PrefixHit:
-        """The hit ends before block `index`; name what kvmeta should not promise again."""
-        corrupt = [keys[index]] if was_there else []
-        rest = keys[index + 1 : num_promised] if was_there else keys[index:num_promised]
-        missing = [key for key in rest if not self._store.has(self._fingerprint, key)]
-        return PrefixHit(index, missing=missing, corrupt=corrupt)
+        """Name what kvmeta should not promise again, of what it promised behind the hit."""
+        gone = [key for key in promised if not self._store.has(self._fingerprint, key)]
+        missing = [key for key in gone if key not in corrupt]
+        return PrefixHit(num_blocks, missing=missing, corrupt=corrupt)

@@ -150,7 +150,7 @@ async def _open_loader(
             io_mode=settings.store_io,
         )
     )
-    loader = PrefixLoader(store, fingerprint=model.fingerprint, fill_page=page_io.fill)
+    loader = PrefixLoader(store, fingerprint=model.fingerprint, fill_pages=page_io.fill_many)
     stack.push_async_callback(asyncio.to_thread, loader.close)
     return loader
 

@@ -6,11 +6,12 @@ import asyncio
 import threading
 
 import pytest
-from rorqual_prefill.prefix import PrefixLoader
+from rorqual_prefill.prefix import GROUP_BLOCKS, PrefixLoader
 
 from tests.support.waiting import WAIT_S, until
 
 KEYS = [bytes([n]) for n in range(6)]
+MANY = [bytes([n]) for n in range(3 * GROUP_BLOCKS - 2)]
 
 
 class Store:
@@ -25,7 +26,10 @@ class Store:
     def has(self, fingerprint, key):
         return key in self.keys
 
-    def get(self, fingerprint, key, into):
+    def get_many(self, fingerprint, wanted):
+        return [self.get(key, into) for key, into in wanted]
+
+    def get(self, key, into):
         self.num_asked += 1
         assert self.gate.wait(WAIT_S)
         if key in self.corrupt:
@@ -38,15 +42,15 @@ class Store:
 class Memory:
     def __init__(self, store) -> None:
         self.pages: dict[int, list[bytes]] = {}
-        self.loader = PrefixLoader(store, fingerprint="f", fill_page=self.fill)
+        self.loader = PrefixLoader(store, fingerprint="f", fill_pages=self.fill)
 
-    def fill(self, page, fill):
-        return fill(self.pages.setdefault(page, []))
+    def fill(self, pages, fill):
+        return fill([self.pages.setdefault(page, []) for page in pages])
 
-    async def load(self, num_promised: int = 0):
+    async def load(self, num_promised: int = 0, keys=KEYS):
         self.done: list[int] = []
         return await self.loader.load(
-            KEYS, range(10, 16), num_promised=num_promised, on_page=self.done.append
+            keys, range(10, 10 + len(keys)), num_promised=num_promised, on_page=self.done.append
         )
 
 
@@ -60,6 +64,7 @@ class Memory:
         ([KEYS[0], KEYS[2]], (), 3, 1, [KEYS[1]], []),
         (KEYS, KEYS[1:2], 6, 1, [], [KEYS[1]]),
         (KEYS[:3], KEYS[1:2], 5, 1, KEYS[3:5], [KEYS[1]]),
+        (KEYS, (KEYS[1], KEYS[3]), 6, 1, [], [KEYS[1], KEYS[3]]),
         ([], (), 0, 0, [], []),
     ],
 )
@@ -71,11 +76,20 @@ async def test_the_first_miss_ends_the_hit(stored, corrupt, num_promised, num_bl
     assert [memory.pages[10 + n] for n in range(num_blocks)] == [[k] for k in KEYS[:num_blocks]]
 
 
+@pytest.mark.parametrize("num_stored", [7, 8, 9, 16, 20, 22])
+async def test_a_long_prefix_is_read_in_groups(num_stored):
+    memory = Memory(Store(*MANY[:num_stored]))
+    hit = await memory.load(len(MANY), MANY)
+    assert (hit.num_blocks, hit.missing, hit.corrupt) == (num_stored, MANY[num_stored:], [])
+    assert memory.done == list(range(num_stored))
+    assert [memory.pages[10 + n] for n in range(num_stored)] == [[k] for k in MANY[:num_stored]]
+
+
 async def test_after_a_cancel_nothing_is_written_any_more():
-    store = Store(*KEYS)
+    store = Store(*MANY)
     store.gate.clear()
     memory = Memory(store)
-    loading = asyncio.create_task(memory.load())
+    loading = asyncio.create_task(memory.load(keys=MANY))
     await until(lambda: store.num_asked)
     loading.cancel()
     await asyncio.sleep(0.05)
@@ -86,4 +100,4 @@ async def test_after_a_cancel_nothing_is_written_any_more():
     written = dict(memory.pages)
     await asyncio.sleep(0.05)
     assert memory.pages == written
-    assert len(written) == 1
+    assert len(written) == GROUP_BLOCKS
