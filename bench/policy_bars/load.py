@@ -81,7 +81,7 @@ class Load:
         self.trace = trace
         self.kind = _kind(trace)
         self.window_s = LONGEST_WINDOW_S
-        if not trace.has_sessions:
+        if not trace.is_relative:
             self.window_s = min(self.window_s, float(trace.arrival_s[-1]))
         self.priced = cache(self._priced)
         self.workload = cache(self._workload)
@@ -194,6 +194,6 @@ def slo_capacity(
 
 
 def _kind(trace: Trace) -> str:
-    if trace.has_sessions:
+    if trace.is_relative:
         return "agentic"
     return "conversation" if "conversation" in trace.name else "other"

@@ -15,6 +15,7 @@ from rorqual_cli.kv_arguments import add_kv
 from rorqual_cli.model import DEFAULT_MODEL
 from rorqual_cli.options import DEFAULT_HOME, FleetOptions
 from rorqual_cli.problems import CliError, ExitCode
+from rorqual_cli.replay_arguments import add_replay
 from rorqual_cli.report import make_reporter
 from rorqual_cli.state import running_state
 
@@ -51,6 +52,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_small(commands, home)
     _add_profile(commands)
     _add_chat(commands, home)
+    add_replay(commands, _replay)
     add_kv(commands, home, _kv)
     return parser
 
@@ -193,6 +195,12 @@ def _kv(options: argparse.Namespace, _arguments: Sequence[str]) -> int:
     from rorqual_cli.kv import run_kv
 
     return run_kv(options)
+
+
+def _replay(options: argparse.Namespace, _arguments: Sequence[str]) -> int:
+    from rorqual_cli.replay import run_replay
+
+    return run_replay(options)
 
 
 def _port(text: str) -> int:

@@ -50,6 +50,8 @@ class Trace:
     service_s: NDArray[np.float64]
     """Recorded seconds from request to response; 0 = not recorded."""
     tenant: NDArray[np.int64]
+    is_relative: bool = False
+    """Times count from the beginning of each session, not of the trace."""
 
     def __len__(self) -> int:
         return len(self.arrival_s)
@@ -57,10 +59,6 @@ class Trace:
     @property
     def has_blocks(self) -> bool:
         return len(self.block_ids) > 0
-
-    @property
-    def has_sessions(self) -> bool:
-        return bool((self.session >= 0).any())
 
 
 @dataclass(frozen=True)
@@ -177,7 +175,7 @@ def _sessions(path: Path) -> Trace:
         rows += requests
         ends = (int(row.blocks.max()) + 1 for row in requests if len(row.blocks))
         first_free_id = max(ends, default=first_free_id)
-    return _trace(path, rows, SESSION_BLOCK_TOKENS)
+    return _trace(path, rows, SESSION_BLOCK_TOKENS, is_relative=True)
 
 
 def _session_row(fields: list[Any], session: int, warm_tokens: int, offset: int) -> _Row:
@@ -192,19 +190,19 @@ def _session_row(fields: list[Any], session: int, warm_tokens: int, offset: int)
     )
 
 
-def _trace(path: Path, rows: list[_Row], block_tokens: int) -> Trace:
+def _trace(path: Path, rows: list[_Row], block_tokens: int, *, is_relative: bool = False) -> Trace:
     if not rows:
         raise TraceError(path, 1, "no requests")
     for number, row in enumerate(rows, 1):
         if row.input_tokens < 0 or row.output_tokens < 0 or not np.isfinite(row.arrival_s):
             raise TraceError(path, number, "needs finite times and lengths >= 0")
-    if all(row.session < 0 for row in rows):
+    if not is_relative:
         rows.sort(key=lambda row: row.arrival_s)
     counts = np.array([len(row.blocks) for row in rows], np.int64)
     arrival_s = np.array([row.arrival_s for row in rows])
     return Trace(
         name=path.name.split(".")[0],
-        arrival_s=arrival_s - (arrival_s.min() if rows[0].session < 0 else 0.0),
+        arrival_s=arrival_s - (0.0 if is_relative else arrival_s[0]),
         input_tokens=np.array([max(1, row.input_tokens) for row in rows], np.int64),
         output_tokens=np.array([row.output_tokens for row in rows], np.int64),
         session=np.array([row.session for row in rows], np.int64),
@@ -214,4 +212,5 @@ def _trace(path: Path, rows: list[_Row], block_tokens: int) -> Trace:
         warm_tokens=np.array([row.warm_tokens for row in rows], np.int64),
         service_s=np.array([row.service_s for row in rows]),
         tenant=np.array([row.tenant for row in rows], np.int64),
+        is_relative=is_relative,
     )

@@ -95,7 +95,7 @@ def build_workload(
     if busy_ranks <= 0 or window_s <= 0:
         raise ValueError(f"need busy_ranks, window_s > 0; got {busy_ranks}, {window_s}")
     rng = np.random.Generator(np.random.PCG64(seed))
-    of_sessions = priced.trace.has_sessions
+    of_sessions = priced.trace.is_relative
     build = _from_sessions if of_sessions else _from_copies
     arrival_s, source, copy, num_copies = build(priced, busy_ranks, window_s, rng)
     if burst is not None:

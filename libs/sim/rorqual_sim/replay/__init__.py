@@ -1,0 +1,1 @@
+"""A whole small fleet in discrete events: prefill, decode, store, failures, scaling, clients."""

@@ -1,0 +1,194 @@
+"""Prefill groups of a replay: pull, plan a step, say what it ends."""
+
+from __future__ import annotations
+
+import heapq
+from collections import deque
+from dataclasses import dataclass, field
+
+from rorqual_policy.buckets import BUCKET_LIMITS_TOKENS
+from rorqual_policy.prefill_order import (
+    choose_least,
+    choose_pull_queue,
+    has_spare_compute,
+    prefill_key_s,
+)
+from rorqual_policy.prefill_policy import (
+    PREFILL_POLICIES,
+    BucketMode,
+    PrefillPolicy,
+    assign_groups,
+)
+from rorqual_policy.step_cost import chunk_cost_s, solve_chunk_tokens, step_budget_s
+
+from rorqual_sim.replay.options import ReplayOptions
+from rorqual_sim.replay.requests import Request
+
+NUM_QUEUES = len(BUCKET_LIMITS_TOKENS) + 1
+INF = float("inf")
+
+
+@dataclass
+class Group:
+    """One prefill instance: ranks in lockstep."""
+
+    number: int
+    num_ranks: int
+    incarnation: int = 0
+    is_up: bool = True
+    is_draining: bool = False
+    own_queue: int = 0
+    end_s: float = INF
+    """When its step ends; infinity while it waits for work."""
+    link_free_s: float = 0.0
+    busy_s: float = 0.0
+    ranks: list[deque[Request]] = field(default_factory=list)
+    pending_s: list[float] = field(default_factory=list)
+    ending: list[Request] = field(default_factory=list)
+    """Requests that the step under way finishes."""
+
+    def __post_init__(self) -> None:
+        self.ranks = [deque() for _ in range(self.num_ranks)]
+        self.pending_s = [0.0] * self.num_ranks
+
+    @property
+    def is_empty(self) -> bool:
+        return not self.ending and not any(self.ranks)
+
+    def give_up(self) -> list[Request]:
+        """Everything it had, when it is gone."""
+        lost = [*self.ending, *(request for rank in self.ranks for request in rank)]
+        self.incarnation += 1
+        self.is_up, self.end_s, self.ending = False, INF, []
+        self.__post_init__()
+        return lost
+
+
+class PrefillFleet:
+    """The central queues and the groups that pull from them."""
+
+    def __init__(self, options: ReplayOptions, work_shares: list[float]) -> None:
+        self._options = options
+        self.policy: PrefillPolicy = PREFILL_POLICIES[options.policy](options.cost)
+        self._shares = work_shares
+        self._queues: list[list[tuple[float, int, Request]]] = [[] for _ in range(NUM_QUEUES)]
+        self.queued_s = [0.0] * NUM_QUEUES
+        self.num_queued = 0
+        self.groups: list[Group] = []
+        for _ in range(options.num_prefill):
+            self.add_group()
+
+    def add_group(self) -> Group:
+        """One more instance, ready for work."""
+        group = Group(len(self.groups), self._options.ranks_per_group)
+        self.groups.append(group)
+        self.assign()
+        return group
+
+    def assign(self) -> None:
+        """Share the groups that are there among the buckets; call after each change."""
+        up = [group for group in self.groups if group.is_up and not group.is_draining]
+        if up:
+            own = assign_groups(self._shares, len(up))
+            for group, queue in zip(up, own, strict=True):
+                group.own_queue = queue
+
+    @property
+    def is_strict(self) -> bool:
+        """Fewer groups than buckets with work can't keep to them."""
+        used = sum(share > 0 for share in self._shares)
+        num_up = sum(group.is_up and not group.is_draining for group in self.groups)
+        return self.policy.buckets is BucketMode.STRICT and num_up >= used
+
+    def enqueue(self, request: Request) -> Group | None:
+        """Queue it; the idle group that should look at the queue now."""
+        key_s = prefill_key_s(request.arrival_s, request.estimate_s, self.policy.order)
+        heapq.heappush(self._queues[request.bucket], (key_s, request.number, request))
+        self.queued_s[request.bucket] += request.estimate_s
+        self.num_queued += 1
+        idle = [g for g in self.groups if g.is_up and not g.is_draining and g.end_s == INF]
+        own = [group for group in idle if group.own_queue == request.bucket]
+        return next(iter(own if own or self.is_strict else idle), None)
+
+    def begin_step(self, group: Group, now_s: float) -> float:
+        """Pull and plan; when to look at this group again, infinity = when work comes."""
+        budget_s = self._budget_s(group)
+        if not group.is_draining:
+            self._pull(group, budget_s, now_s)
+        longest_s = 0.0
+        for rank in range(group.num_ranks):
+            longest_s = max(longest_s, self._fill(group, rank, budget_s, now_s))
+        if longest_s > 0.0:
+            took_s = self._options.cost.a0_s + longest_s
+            group.end_s = now_s + took_s
+            group.busy_s += took_s
+        else:  # nothing to do until what is being fetched has come
+            group.end_s = min((r.ready_s for rank in group.ranks for r in rank), default=INF)
+        return group.end_s
+
+    def _budget_s(self, group: Group) -> float:
+        served = [group.own_queue] if self.is_strict else range(NUM_QUEUES)
+        up = [g for g in self.groups if g.is_up and not g.is_draining]
+        if self.is_strict:
+            up = [g for g in up if g.own_queue == group.own_queue]
+        waiting_s = sum(self.queued_s[queue] for queue in served)
+        num_ranks = max(1, len(up)) * self._options.ranks_per_group
+        return step_budget_s(self._options.cost, self.policy.budget, waiting_s, num_ranks)
+
+    def _pull(self, group: Group, budget_s: float, now_s: float) -> None:
+        cost = self._options.cost
+        while True:
+            heads = [queue[0][0] if queue else INF for queue in self._queues]
+            queue = choose_pull_queue(heads, group.own_queue, self.is_strict)
+            rank = choose_least(group.pending_s)
+            if queue < 0 or not has_spare_compute(group.pending_s[rank], budget_s, cost.a0_s):
+                return
+            _, _, request = heapq.heappop(self._queues[queue])
+            self.queued_s[queue] = max(0.0, self.queued_s[queue] - request.estimate_s)
+            self.num_queued -= 1
+            request.left_s = chunk_cost_s(cost, request.remaining_tokens, request.context_tokens)
+            request.ready_s = self._fetch(group, request, now_s)
+            group.ranks[rank].append(request)
+            group.pending_s[rank] += request.left_s
+
+    def _fetch(self, group: Group, request: Request, now_s: float) -> float:
+        """When the stored KV is there: the group's link carries one request after the other."""
+        if request.context_tokens == 0:
+            return now_s
+        num_bytes = request.context_tokens * self._options.kv_bytes_per_token
+        start_s = max(now_s, group.link_free_s)
+        group.link_free_s = start_s + num_bytes / self._options.fetch_bytes_per_s
+        return group.link_free_s + self._options.fetch_setup_s
+
+    def _fill(self, group: Group, rank: int, budget_s: float, now_s: float) -> float:
+        """Plan this rank's chunks over what has been fetched; seconds of work."""
+        cost, work_s, charged_s = self._options.cost, 0.0, 0.0
+        kept: deque[Request] = deque()
+        waiting = group.ranks[rank]
+        while waiting:
+            request = waiting.popleft()
+            spare_s = budget_s - cost.a0_s - work_s
+            tokens = 0
+            if request.ready_s <= now_s:
+                tokens = solve_chunk_tokens(
+                    cost, request.remaining_tokens, request.context_tokens, spare_s
+                )
+            if not tokens:
+                kept.append(request)
+                continue
+            chunk_s = chunk_cost_s(cost, tokens, request.context_tokens)
+            work_s += chunk_s
+            request.remaining_tokens -= tokens
+            request.context_tokens += tokens
+            if request.remaining_tokens:
+                part_s = min(chunk_s, request.left_s)
+                request.left_s -= part_s
+                charged_s += part_s
+                kept.append(request)
+                break
+            charged_s += request.left_s
+            group.ending.append(request)
+        kept.extend(waiting)
+        group.ranks[rank] = kept
+        group.pending_s[rank] = max(0.0, group.pending_s[rank] - charged_s)
+        return work_s

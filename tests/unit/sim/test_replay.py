@@ -1,0 +1,129 @@
+"""A replayed fleet: every request is answered once, causally, the same way each time, whatever
+fails."""
+
+import json
+from dataclasses import replace
+
+import pytest
+from rorqual_policy.placement import PlacementParams, estimate_step_s
+from rorqual_policy.step_cost import STUDY_COST
+from rorqual_sim.replay.fleet import Replay
+from rorqual_sim.replay.options import Failure, ReplayOptions, Role
+from rorqual_sim.replay.report import html_report, summary
+from rorqual_sim.traces import TraceError, read_trace
+
+pytestmark = pytest.mark.timeout(400)  # compiling takes seconds of an idle core
+OPTIONS = ReplayOptions(num_prefill=2, num_decode=2, ranks_per_group=2, start_up_s=5.0)
+
+
+def write_trace(path, rows):
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def request(at_ms, num_in, num_out, blocks, **extra):
+    return dict(
+        timestamp=at_ms, input_length=num_in, output_length=num_out, hash_ids=blocks, **extra
+    )
+
+
+@pytest.fixture(scope="module")
+def trace(tmp_path_factory):
+    """200 conversations of three turns each, their prompts one behind the other."""
+    rows = []
+    for number in range(200):
+        for turn in range(3):
+            blocks = [0, *range(number * 40 + 1, number * 40 + 11 + turn * 5)]
+            at_ms = number * 100 + turn * 8000
+            rows.append(request(at_ms, len(blocks) * 512 - 100, 60 + turn, blocks, session=number))
+    path = tmp_path_factory.mktemp("traces") / "chats.jsonl"
+    return read_trace(write_trace(path, rows))
+
+
+def run(trace, **changes):
+    return Replay(trace, replace(OPTIONS, **changes)).run()
+
+
+def times(result):
+    return [(r.number, r.arrival_s, r.first_token_s, r.done_s) for r in result.requests]
+
+
+@pytest.mark.parametrize("policy", ["rorqual", "deepseek"])
+@pytest.mark.parametrize("is_closed_loop", [False, True])
+def test_every_request_is_answered_in_order_of_causes(trace, policy, is_closed_loop):
+    result = run(trace, policy=policy, is_closed_loop=is_closed_loop)
+    assert len(result.requests) == len(trace)
+    step_s = estimate_step_s(1, 0, PlacementParams())
+    for r in result.requests:
+        computed_s = STUDY_COST.a1_s * (r.input_tokens - r.cached_tokens)
+        assert r.first_token_s - r.arrival_s >= computed_s
+        assert r.done_s - r.first_token_s >= (r.output_tokens - 2) * step_s
+    assert times(result) == times(run(trace, policy=policy, is_closed_loop=is_closed_loop))
+
+
+def test_clients_in_a_closed_loop_wait_for_their_answers(trace):
+    result = run(trace, is_closed_loop=True)
+    for r in result.requests:
+        if r.next_number >= 0:
+            following = next(f for f in result.requests if f.number == r.next_number)
+            assert following.arrival_s >= r.done_s + r.pause_s - 1e-9
+
+
+@pytest.mark.parametrize("role", list(Role))
+def test_what_a_lost_instance_had_is_answered_by_others(trace, role):
+    failures = (Failure(6.0, role, 0, down_s=5.0), Failure(8.0, role, 1, down_s=3.0))
+    result = run(trace, failures=failures, speed=4.0)
+    assert len(result.requests) == len(trace)
+    assert sum(r.num_restarts for r in result.requests) > 0
+    assert any("is up" in action for action in result.actions)
+
+
+def test_the_store_answers_what_was_computed_before_unless_it_has_expired(trace):
+    kept = run(trace)
+    forgotten = run(trace, store_lifetime_s=0.0)
+    assert sum(r.cached_tokens for r in forgotten.requests) == 0
+    assert sum(r.cached_tokens for r in kept.requests) > 0.4 * sum(trace.input_tokens)
+    assert kept.num_replays == 0
+    assert run(trace, window_hold_s=0.01).num_replays > 100
+
+
+def test_a_slow_store_is_waited_for(trace):
+    fast, slow = run(trace), run(trace, fetch_bytes_per_s=2e6)
+    mean_s = [
+        sum(r.first_token_s - r.arrival_s for r in result.requests) for result in (fast, slow)
+    ]
+    assert mean_s[1] > 2 * mean_s[0]
+
+
+def test_scaling_starts_instances_under_load_after_their_start_up(trace):
+    result = run(trace, num_prefill=1, max_prefill=4, ranks_per_group=1, speed=8.0, start_up_s=2.0)
+    assert max(s.num_prefill for s in result.samples) > 1
+    assert result.actions
+
+
+def test_the_report_has_numbers_and_plots(trace):
+    result = run(trace)
+    values = summary(result, OPTIONS, trace.name)
+    assert values["num_requests"] == len(trace)
+    assert 0 < values["ttft_s"]["p50"] <= values["ttft_s"]["p99"]
+    page = html_report(result, json.loads(json.dumps(values)))
+    assert page.count("<svg") == 5
+    assert "NaN" not in page
+    assert "nan" not in page.split("<pre>")[0]
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "[1]\n", '{"timestamp": 1}\n', "TIMESTAMP,ContextTokens,GeneratedTokens\nnever,1,2\n"],
+)
+def test_a_bad_trace_is_refused_with_its_line(tmp_path, text):
+    path = tmp_path / "bad.jsonl"
+    path.write_text(text)
+    with pytest.raises(TraceError, match=r"bad\.jsonl:\d"):
+        read_trace(path)
+
+
+def test_options_that_make_no_sense_are_refused():
+    for bad in ({"policy": "best"}, {"num_decode": 0}, {"speed": 0.0}):
+        with pytest.raises(ValueError):
+            ReplayOptions(**bad)
