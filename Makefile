@@ -38,6 +38,9 @@ vectors: $(STAMP)  ## cases with the reference's answers: FILES="a.jsonl b.jsonl
 vectors-generated: $(STAMP)  ## the same for cases made up from a seed: ARGS="--count 300 --seed 0"
 	@$(BIN)/python -m tests.vectors.generated $(ARGS)
 
+train-tiny: $(STAMP)  ## makes rorqual-tiny-v41, or goes on making it: ARGS="--steps 100"; SIGTERM stops it
+	@$(BIN)/python -m training.tiny_v41 train $(ARGS)
+
 setup: $(STAMP)
 
 bench: bench-tensors bench-bus bench-engine bench-model bench-recipe bench-fleet

@@ -5,7 +5,7 @@ cd "$(dirname "$0")/.."
 
 bin=.venv/bin
 bases=(proto libs/* services/* cli)
-packages=(libs/*/rorqual_*/__init__.py services/*/rorqual_*/__init__.py cli/rorqual_cli/__init__.py)
+packages=(libs/*/rorqual_*/__init__.py services/*/rorqual_*/__init__.py cli/rorqual_cli/__init__.py training/__init__.py)
 packages=("${packages[@]%/__init__.py}") # folders, but not their *.egg-info
 failed=()
 

@@ -1,0 +1,1 @@
+"""How the shipped checkpoints were made, end to end."""

@@ -1,0 +1,46 @@
+"""`python -m training.tiny_v41 train`: makes rorqual-tiny-v41, from where the last run stopped."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from pathlib import Path
+
+_DIRECTORY = Path(".rorqual/training/tiny-v41")
+_MEMORY = {
+    "MALLOC_MMAP_THRESHOLD_": str(1 << 32),
+    "MALLOC_TRIM_THRESHOLD_": str(1 << 33),
+    "MALLOC_TOP_PAD_": str(1 << 28),
+    "OMP_WAIT_POLICY": "passive",
+}
+"""Memory is kept instead of returned and asked for again; threads that wait do not spin."""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m training.tiny_v41", description=__doc__)
+    parser.add_argument("command", choices=("train",))
+    parser.add_argument("--directory", type=Path, default=_DIRECTORY)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--steps", type=int, help="of this run; default: to the end")
+    parser.add_argument("--processes", type=int, choices=(1, 2), default=2)
+    parser.add_argument("--threads", type=int, default=1, help="of each process")
+    args = parser.parse_args()
+    if any(name not in os.environ for name in _MEMORY):
+        os.environ.update({name: os.environ.get(name, value) for name, value in _MEMORY.items()})
+        os.execv(sys.executable, [sys.executable, "-m", "training.tiny_v41", *sys.argv[1:]])
+    _train(args)
+
+
+def _train(args: argparse.Namespace) -> None:
+    from training.tiny_v41.model.sizes import CONFIG
+    from training.tiny_v41.run import train
+    from training.tiny_v41.stages import STAGES
+    from training.tiny_v41.trainer import RunOptions
+
+    options = RunOptions(args.directory, STAGES, CONFIG, args.seed, args.steps)
+    train(options, num_processes=args.processes, num_threads=args.threads)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,131 @@
+"""Samples of one step, as padded sequences of about equal length."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from training.tiny_v41.model.attention import BLOCK
+from training.tiny_v41.model.text import Sequences
+from training.tiny_v41.rendering import Renderer, Sample
+from training.tiny_v41.tasks.draw import Draw
+from training.tiny_v41.tasks.mixture import drawn
+from training.tiny_v41.tasks.shapes import paint
+
+_LEAST_ROWS = 1024
+"""Padded rows below which sequences go along with longer ones."""
+_NUM_PROBES = 8
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Sequences, and what is to be learned from their late rows."""
+
+    given: Sequences
+    labels: torch.Tensor
+    """int64 [B, L]: the token behind each late row"""
+    weights: torch.Tensor
+    """fp32 [B, L]: how much each counts; 0 = nothing to learn"""
+    is_answer: torch.Tensor
+    """bool [B, L]"""
+    is_last: torch.Tensor
+    """bool [B, L]: of the last answer"""
+    families: tuple[str, ...]
+    pixels: torch.Tensor | None = None
+    """uint8 [N, side, side, 3]"""
+
+
+def samples_of_step(
+    renderer: Renderer,
+    seed: str,
+    shares: Mapping[str, float],
+    max_tokens: int,
+    step_tokens: int,
+    *,
+    held_out: bool = False,
+) -> list[Sample]:
+    """Exercises until their tokens are enough for a step; the same seed, the same samples."""
+    samples: list[Sample] = []
+    total = number = 0
+    while total < step_tokens:
+        draw = Draw(f"{seed} {number}", held_out=held_out)
+        number += 1
+        sample = renderer.sample(drawn(draw, shares, max_tokens))
+        if len(sample) <= max_tokens:
+            samples.append(sample)
+            total += len(sample)
+    return samples
+
+
+def batches_of(
+    samples: Sequence[Sample], window: int, image_id: int, prompt_weight: float, seed: int
+) -> Iterator[Batch]:
+    """Every sample once, with others of about its length."""
+    rng = np.random.default_rng(seed)
+    group: list[Sample] = []
+    length = 0
+    for sample in sorted(samples, key=len, reverse=True):
+        padded = _padded(len(sample))
+        if group and padded < length and length * len(group) >= _LEAST_ROWS:
+            yield _batch(group, window, image_id, prompt_weight, rng)
+            group = []
+        length = length if group else padded
+        group.append(sample)
+    yield _batch(group, window, image_id, prompt_weight, rng)
+
+
+def _padded(length: int) -> int:
+    return -(-length // BLOCK) * BLOCK
+
+
+def _batch(
+    group: Sequence[Sample],
+    window: int,
+    image_id: int,
+    prompt_weight: float,
+    rng: np.random.Generator,
+) -> Batch:
+    longest = _padded(len(group[0]))
+    begins = [max(0, s.num_prompt_tokens - window) for s in group]
+    late = _padded(max(len(s) - begin for s, begin in zip(group, begins, strict=True)))
+    shape = (len(group), late)
+    ids = np.zeros((len(group), longest), np.int64)
+    labels, weights = np.zeros(shape, np.int64), np.zeros(shape, np.float32)
+    is_answer, is_last = np.zeros(shape, np.bool_), np.zeros(shape, np.bool_)
+    for row, (sample, begin) in enumerate(zip(group, begins, strict=True)):
+        ids[row, : len(sample)] = sample.ids
+        following = slice(begin + 1, len(sample))
+        count = len(sample) - begin - 1
+        labels[row, :count] = sample.ids[following]
+        is_answer[row, :count] = sample.is_answer[following]
+        is_last[row, max(0, sample.last_answer - begin - 1) : count] = True
+        weights[row, :count] = np.where(sample.is_answer[following], 1.0, prompt_weight)
+        weights[row, :count][sample.ids[following] == image_id] = 0
+    lengths = np.array([len(sample) for sample in group])
+    given = Sequences(
+        torch.from_numpy(ids),
+        torch.from_numpy(lengths),
+        torch.tensor(begins),
+        late,
+        _probes(rng, lengths),
+        _probes(rng, lengths - np.array(begins)),
+    )
+    pictures = [paint(picture) for sample in group for picture in sample.pictures]
+    return Batch(
+        given,
+        torch.from_numpy(labels),
+        torch.from_numpy(weights),
+        torch.from_numpy(is_answer),
+        torch.from_numpy(is_last),
+        tuple(sample.family for sample in group),
+        torch.from_numpy(np.stack(pictures)) if pictures else None,
+    )
+
+
+def _probes(rng: np.random.Generator, counts: np.ndarray) -> torch.Tensor:
+    """Rows of every sequence, chosen by chance among its count; int64 [B, R]."""
+    shares = rng.random((len(counts), _NUM_PROBES))
+    return torch.from_numpy((shares * counts[:, None]).astype(np.int64))

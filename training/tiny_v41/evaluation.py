@@ -1,0 +1,56 @@
+"""Held-out exercises: the share whose whole answer is what the model finds likeliest.
+
+With the right answer in front of it, token for token: exactly when all of it is the likeliest, the
+model writes it at temperature 0.
+"""
+
+from __future__ import annotations
+
+from training.tiny_v41.batches import batches_of
+from training.tiny_v41.learner import Learner
+from training.tiny_v41.rendering import Renderer, Sample
+from training.tiny_v41.tasks.draw import Draw
+from training.tiny_v41.tasks.mixture import FAMILIES, exercise
+
+_RECALL_TOKENS = (100, 200, 500, 1000, 2000, 4000, 8000)
+
+
+def evaluate(
+    learner: Learner,
+    renderer: Renderer,
+    max_tokens: int,
+    *,
+    selects: bool,
+    seed: int = 0,
+    count: int = 32,
+) -> dict[str, float]:
+    """Exact share by family; recall by length of context up to max_tokens."""
+    scores = {}
+    for family in FAMILIES:
+        if family != "recall":
+            scores[family] = _score(learner, _samples(renderer, family, 0, seed, count), selects)
+    for length in _RECALL_TOKENS:
+        if length <= max_tokens:
+            samples = _samples(renderer, "recall", int(length * 0.9), seed, count)
+            scores[f"recall {length}"] = _score(learner, samples, selects)
+    return scores
+
+
+def _samples(
+    renderer: Renderer, family: str, context_tokens: int, seed: int, count: int
+) -> list[Sample]:
+    return [
+        renderer.sample(
+            exercise(family, Draw(f"evaluation {seed} {number}", held_out=True), context_tokens)
+        )
+        for number in range(count)
+    ]
+
+
+def _score(learner: Learner, samples: list[Sample], selects: bool) -> float:
+    config = learner.config
+    assert config.image_token_id is not None
+    batches = batches_of(samples, config.window, config.image_token_id, 0.0, 0)
+    found = [learner.measure([batch], selects=selects).exact for batch in batches]
+    exact = [one for by_family in found for values in by_family.values() for one in values]
+    return round(sum(exact) / len(exact), 3)

@@ -1,0 +1,1 @@
+"""Exercises, for training and for scores."""
