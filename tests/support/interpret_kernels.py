@@ -24,7 +24,7 @@ from tests.support.kernel_cases import CASES, Kernels  # noqa: E402
 
 
 def main(names: list[str]) -> None:
-    choice._BLOCK = index._BLOCK = 64  # so that small rows have several blocks
+    choice._BLOCK, index._BLOCK = 64, 512  # so that small rows have several blocks
     results = {}
     for name, function in CASES.items():
         if names and name not in names:
