@@ -20,8 +20,10 @@ ENTRY_BYTES = 64
 _FIELDS = struct.Struct("<IBBBx16s16sIII")
 """generation, state, provenance, lifetime, fingerprint, key, payload bytes, expires, created"""
 _CHECK = struct.Struct("<I")
+_PLACE = struct.Struct("<II")
 _USE = struct.Struct("<IHH")
 """last use, uses, depth"""
+_WHOLE = struct.Struct("<IBBBx16s16sIIIIIHH")
 USE_OFFSET = _FIELDS.size + _CHECK.size
 _MAX_U16 = 0xFFFF
 _PROVENANCES = {int(one): one for one in Provenance}
@@ -82,7 +84,7 @@ class Entry(NamedTuple):
             self.expires_s,
             self.created_s,
         )
-        return fields + _checksum(fields, segment, slot) + self.pack_use()
+        return fields + _CHECK.pack(_checksum(fields, segment, slot)) + self.pack_use()
 
     def pack_use(self) -> bytes:
         """The last 8 bytes alone."""
@@ -98,13 +100,10 @@ def parse_entry(raw: bytes, segment: int, slot: int) -> Entry | None:
     """The entry of a slot in use; None for a free slot and for anything that is no entry."""
     if len(raw) < ENTRY_BYTES or raw[4] != SlotState.VALID:
         return None
-    fields = raw[: _FIELDS.size]
-    if raw[_FIELDS.size : USE_OFFSET] != _checksum(fields, segment, slot):
+    (generation, _, provenance, lifetime, fingerprint, key, size, expires, created,
+     check, used, uses, depth) = _WHOLE.unpack(raw)  # fmt: skip
+    if check != _checksum(raw[: _FIELDS.size], segment, slot):
         return None
-    generation, _, provenance, lifetime, fingerprint, key, size, expires, created = _FIELDS.unpack(
-        fields
-    )
-    used, uses, depth = _USE.unpack_from(raw, USE_OFFSET)
     if provenance not in _PROVENANCES or lifetime not in _LIFETIMES:  # of a later version
         return None
     mark = BlockMark(_PROVENANCES[provenance], _LIFETIMES[lifetime], depth)
@@ -117,6 +116,5 @@ def free_entry(generation: int) -> bytes:
     return generation.to_bytes(4, "little").ljust(ENTRY_BYTES, b"\0")
 
 
-def _checksum(fields: bytes, segment: int, slot: int) -> bytes:
-    place = segment.to_bytes(4, "little") + slot.to_bytes(4, "little")
-    return _CHECK.pack(xxhash.xxh32_intdigest(fields + place))
+def _checksum(fields: bytes, segment: int, slot: int) -> int:
+    return xxhash.xxh32_intdigest(fields + _PLACE.pack(segment, slot))

@@ -66,7 +66,7 @@ class BlockStore:
         clock: Clock | None = None,
         on_forgotten: OnForgotten | None = None,
         io_mode: IoMode = "direct",
-        num_threads: int = 4,
+        num_threads: int = 8,
     ) -> None:
         """Open or create. Raises: OSError when the directory cannot be used at all."""
         if capacity_bytes <= 0:
@@ -200,25 +200,20 @@ class BlockStore:
         size_class = self._classes.find(target.nbytes)
         if size_class is None:
             return False
+        now_unix_s = self._clock.now_unix_s()
         for _ in range(2):  # once more for a slot that was used anew meanwhile
             found = size_class.segments.locate(name)
             if found is None or found.entry.num_bytes != target.nbytes:
                 return False
-            if found.entry.is_due(self._clock.now_unix_s()):
+            if found.entry.is_due(now_unix_s):
                 size_class.allocator.withdraw(found, "expired")
                 return False
             if _is_read(name, found, target):
-                self._note_use(found)
+                _note_use(found, int(now_unix_s))
                 return True
             if size_class.allocator.withdraw(found, "corrupt"):
                 return False
         return False
-
-    def _note_use(self, found: Found) -> None:
-        now_s = int(self._clock.now_unix_s())
-        segment, slot, entry = found
-        if now_s - entry.used_s > _TOUCH_INTERVAL_S or entry.used_s > now_s:
-            segment.note_use(slot, entry._replace(used_s=now_s, num_uses=entry.num_uses + 1))
 
     def _put(
         self, name: BlockName, payload: memoryview, ttl_s: float | None, mark: BlockMark
@@ -325,6 +320,12 @@ def _is_read(name: BlockName, found: Found, target: memoryview) -> bool:
             raise
         return False
     return True
+
+
+def _note_use(found: Found, now_s: int) -> None:
+    segment, slot, entry = found
+    if now_s - entry.used_s > _TOUCH_INTERVAL_S or entry.used_s > now_s:
+        segment.note_use(slot, entry._replace(used_s=now_s, num_uses=entry.num_uses + 1))
 
 
 def _expiry_s(now_unix_s: float, ttl_s: float | None) -> int:
