@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from rorqual_policy.blocks import BLOCK_TOKENS
+from rorqual_policy.prefill_order import PrefillOrder, prefill_key_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,11 +81,12 @@ def plan_chunks(
 
 
 def _by_urgency(waiting: Sequence[WaitingSequence], params: ChunkParams) -> list[WaitingSequence]:
-    beta_s_per_token = params.beta / params.tokens_per_s
+    order = PrefillOrder(params.beta, params.max_wait_s)
 
     def urgency(sequence: WaitingSequence) -> tuple[float, float, str]:
-        handicap_s = min(beta_s_per_token * sequence.remaining_tokens, params.max_wait_s)
-        return sequence.arrival_s + handicap_s, sequence.arrival_s, sequence.sequence_id
+        work_s = sequence.remaining_tokens / params.tokens_per_s
+        key_s = prefill_key_s(sequence.arrival_s, work_s, order)
+        return key_s, sequence.arrival_s, sequence.sequence_id
 
     return sorted(waiting, key=urgency)
 
