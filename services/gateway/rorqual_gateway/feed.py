@@ -77,12 +77,12 @@ class EventFeed:
 
     async def _ask_again(self) -> None:
         """Fetch what is missing; an instance that can't be reached is asked again later."""
+        next_seq = self._sink.next_seq
         try:
-            events = await self._gateway.resend(
-                self._recipe_id, self._request_id, self._sink.next_seq
-            )
+            events = await self._gateway.resend(self._recipe_id, self._request_id, next_seq)
         except NotFound as err:
-            await self._have_it_taken_over(err)
+            if self._sink.next_seq == next_seq:  # else the end has come, and was forgotten there
+                await self._have_it_taken_over(err)
             return
         except ServingError as err:
             await self._note_unreachable(err)
@@ -95,7 +95,8 @@ class EventFeed:
     async def _note_unreachable(self, error: ServingError) -> None:
         now_s = self._clock.monotonic_s()
         if not self._gateway.is_connected:
-            self._unreachable_since_s = None  # it may be there: it is we who are cut off
+            # It may be there: it is we who are cut off. The bound is that of a silent stream then.
+            self._unreachable_since_s, self._last_answer_s = None, now_s
         elif self._unreachable_since_s is None:
             self._unreachable_since_s = now_s
         elif now_s - self._unreachable_since_s > self._settings.take_over_after_s:
@@ -112,6 +113,8 @@ class EventFeed:
         try:
             new_id = await self._take_over(self._recipe_id)
         except RequestFailed as err:
+            if self._sink.next_seq != next_seq:
+                return
             raise Unavailable("the state of this answer was lost") from err
         except ServingError:
             return  # tried again, until the answer counts as lost

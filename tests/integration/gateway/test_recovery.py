@@ -30,6 +30,20 @@ async def test_a_broker_restart_loses_nothing(start_fleet, stream: bool) -> None
     assert text == TEXT
 
 
+async def test_a_broker_that_is_away_for_longer_than_answers_are_waited_for_loses_nothing(
+    start_fleet,
+) -> None:
+    fleet = await start_fleet(silence_probe_s=0.1, lost_after_s=0.5)
+    fleet.say(TEXT, pause_s=0.02)
+    request = asyncio.create_task(fleet.client.chat.completions.create(**BODY))
+    await until(lambda: fleet.backend.num_played > 20)
+    await fleet.nats.kill()
+    await asyncio.sleep(1.0)  # the outage, shorter than the backend waits to publish
+    assert not request.done()
+    await fleet.nats.start()
+    assert (await soon(request)).choices[0].message.content == TEXT
+
+
 async def test_lost_events_are_fetched_again(start_fleet) -> None:
     fleet = await start_fleet(silence_probe_s=0.2)
     fleet.say(TEXT, pause_s=0.01)
