@@ -29,7 +29,6 @@ _EVICTED_SHARE = 4
 """Of a segment's blocks this part goes at once, so that making room is seldom due."""
 _LINE_SHARE = 8
 """After this part of the segments they are ranked anew."""
-_MAX_OWNED = 2
 _MAX_DROPPED = 64
 
 
@@ -67,8 +66,8 @@ class RoomMaker(Protocol):
 class SlotAllocator:
     """Hands out slots of one size, evicting when there is no room. Safe for threads.
 
-    Only the owner of a segment allocates in it. A process owns few segments at a time and lets go
-    of a full one, so that any process can evict there later. Methods may raise OSError.
+    Only the owner of a segment allocates in it. A process owns segments with free slots only, few
+    at a time, so that any process can evict in the others. Methods may raise OSError.
     """
 
     def __init__(
@@ -198,7 +197,7 @@ class SlotAllocator:
             if sample.free_share < _MIN_FREE_SHARE:
                 break
             owned = self._adopt(sample.segment)
-            if owned is not None and owned.free:
+            if owned is not None and self._has_room(owned):
                 return owned
         return self._created() or self._given(self._rank(samples)) or self._reclaimed()
 
@@ -220,14 +219,14 @@ class SlotAllocator:
         except BaseException:
             segment.disown()
             raise
-        self._let_go_of_full_ones()
         self._owned[segment.number] = owned
         return owned
 
-    def _let_go_of_full_ones(self) -> None:
-        full = [o for o in self._owned.values() if not o.free and not o.num_writing]
-        for owned in full[: max(0, len(self._owned) - _MAX_OWNED + 1)]:
+    def _has_room(self, owned: _Owned) -> bool:
+        """Whether there are free slots; a segment without is let go of, for others to evict in."""
+        if not owned.free and not owned.num_writing:
             self._let_go(owned)
+        return bool(owned.free)
 
     def _let_go(self, owned: _Owned) -> None:
         del self._owned[owned.segment.number]
@@ -239,6 +238,7 @@ class SlotAllocator:
         owned = self._owned.get(segment.number)
         if owned is not None:
             owned.num_writing -= 1
+            self._has_room(owned)
 
     def _rank(self, samples: list[Sample]) -> float | None:
         """Line the segments up for eviction, the least valuable first. Returns the value of the
@@ -259,7 +259,7 @@ class SlotAllocator:
                 continue  # somebody else works there
             self._num_in_line -= 1
             self._evict_share(owned)
-            if owned.free:
+            if self._has_room(owned):
                 return owned
         return None
 
