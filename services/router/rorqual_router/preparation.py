@@ -12,6 +12,7 @@ from rorqual_runtime.bus import Bus
 from rorqual_runtime.errors import ServingError
 from rorqual_runtime.logs import get_logger
 from rorqual_runtime.payload import TokenIds, get_token_ids
+from rorqual_runtime.prompt_work import over_prompt
 from rorqual_runtime.tensors import TensorPlane
 from rorqual_runtime.waiting import uninterrupted
 
@@ -32,9 +33,6 @@ from rorqual_router.convert import (
 from rorqual_router.fleet import Fleet
 from rorqual_router.images import ImageEncoder
 from rorqual_router.settings import RouterSettings
-
-INLINE_HASH_TOKENS = 131_072
-"""Longer prompts are hashed in a thread: they would hold up the loop for over a millisecond."""
 
 log = get_logger(__name__)
 
@@ -153,7 +151,7 @@ class Preparation:
         prompt = await get_token_ids(self._tensors, submission.prompt, num_tokens)
         fingerprint = self._fleet.model_fingerprint() or self._manifest_fingerprint
         work = partial(_hash, prompt, fingerprint, submission)
-        return work() if num_tokens <= INLINE_HASH_TOKENS else await asyncio.to_thread(work)
+        return await over_prompt(num_tokens, work)
 
 
 async def tell(bus: Bus, subject: str, message: CancelRequest | ReleaseLeaseRequest) -> None:
