@@ -14,6 +14,11 @@ class Quotas:
     slack: float = 0.05
     """Share of a quota freed beyond what is over, so that not every block evicts another."""
 
+    @property
+    def bound_anyone(self) -> bool:
+        """Whether there is any quota at all."""
+        return bool(self.default_bytes or any(self.tenant_bytes.values()))
+
     def of(self, tenant: int) -> int:
         """Bytes that a tenant may fill; 0 = no bound."""
         return self.tenant_bytes.get(tenant, self.default_bytes)

@@ -61,8 +61,7 @@ class RedisLink:
             if await self.connect():
                 log.info("redis is up")
                 await on_return()
-            else:
-                await asyncio.sleep(self._probe_interval_s)
+            await asyncio.sleep(self._probe_interval_s)
 
     async def aclose(self) -> None:
         await close_client(self._redis)

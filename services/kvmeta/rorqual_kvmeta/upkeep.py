@@ -70,7 +70,10 @@ class Upkeep:
     async def tend(self) -> None:
         """Expired leases and exceeded quotas; cheap while there are none. Raises: StoreAway."""
         self.num_leases = await self._link.call(self._leases.sweep)
-        over = bytes_to_free(self._index.owners.live_bytes(), self._params.quotas)
+        quotas = self._params.quotas
+        if not quotas.bound_anyone:
+            return
+        over = bytes_to_free(self._index.owners.live_bytes(), quotas)
         if over and await self._leads():
             held = await self._link.call(self._leases.held)
             for tenant, num_bytes in over.items():

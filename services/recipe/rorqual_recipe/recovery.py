@@ -13,6 +13,8 @@ from rorqual_recipe.stream_table import StreamTable
 from rorqual_recipe.streams import RequestStream
 
 RETRY_PAUSE_S = 0.1
+MAX_OUTAGES = 60
+"""Tries made without a bus before a stream fails; each takes up to `resend_timeout_s`."""
 
 
 class Recovery:
@@ -82,11 +84,14 @@ class Recovery:
                 self.fetch_missed(stream, index)
 
     async def _ask(self, stream: RequestStream, choice_index: int) -> ResendReply:
+        """Tries count while the bus is there; an outage of it says nothing about decode."""
         order = stream.choices[choice_index].order
-        for attempt in range(self._settings.resend_attempts):
+        num_tries = num_outages = 0
+        while True:
             request = ResendRequest(
                 request_id=stream.request_id, choice_index=choice_index, from_seq=order.next_seq
             )
+            was_connected = self._ctx.bus.is_connected
             try:
                 return await self._ctx.bus.request(
                     subjects.decode_resend(order.decode_id),
@@ -95,10 +100,12 @@ class Recovery:
                     timeout_s=self._settings.resend_timeout_s,
                 )
             except ServingError as err:
-                if not err.retryable or attempt + 1 == self._settings.resend_attempts:
+                is_try = was_connected and self._ctx.bus.is_connected
+                num_tries, num_outages = num_tries + is_try, num_outages + (not is_try)
+                is_last = num_tries >= self._settings.resend_attempts
+                if is_last or not err.retryable or num_outages > MAX_OUTAGES:
                     raise Unavailable(f"the generation was lost: {err.message}") from err
             await self._ctx.clock.sleep(RETRY_PAUSE_S)
-        raise Unavailable("the generation was lost")
 
     def _is_wanted(self, stream: RequestStream, choice_index: int) -> bool:
         current = self._streams.get(stream.request_id) is stream
