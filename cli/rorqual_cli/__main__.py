@@ -15,7 +15,7 @@ from rorqual_cli.kv_arguments import add_kv
 from rorqual_cli.model import DEFAULT_MODEL
 from rorqual_cli.options import DEFAULT_HOME, FleetOptions
 from rorqual_cli.problems import CliError, ExitCode
-from rorqual_cli.replay_arguments import add_replay
+from rorqual_cli.replay_arguments import add_plan, add_replay
 from rorqual_cli.report import make_reporter
 from rorqual_cli.state import running_state
 
@@ -53,6 +53,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_profile(commands)
     _add_chat(commands, home)
     add_replay(commands, _replay)
+    add_plan(commands, _plan)
     add_kv(commands, home, _kv)
     return parser
 
@@ -201,6 +202,12 @@ def _replay(options: argparse.Namespace, _arguments: Sequence[str]) -> int:
     from rorqual_cli.replay import run_replay
 
     return run_replay(options)
+
+
+def _plan(options: argparse.Namespace, _arguments: Sequence[str]) -> int:
+    from rorqual_cli.plan import run_plan
+
+    return run_plan(options)
 
 
 def _port(text: str) -> int:

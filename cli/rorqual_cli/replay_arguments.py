@@ -1,4 +1,4 @@
-"""Arguments of `rorqual replay`."""
+"""Arguments of `rorqual replay` and `rorqual plan`."""
 
 from __future__ import annotations
 
@@ -10,25 +10,55 @@ from pathlib import Path
 from rorqual_policy.prefill_policy import PREFILL_POLICIES
 from rorqual_sim.replay.options import Failure, ReplayOptions, Role
 
+_TRACE_HELP = "Mooncake or session JSONL, Azure CSV, or our own"
+
 
 def add_replay(
     commands: argparse._SubParsersAction[argparse.ArgumentParser], run: Callable[..., int]
 ) -> None:
     """Declare the command."""
-    defaults = ReplayOptions()
     replay = commands.add_parser("replay", help="a trace through a simulated fleet")
-    replay.add_argument("trace", type=Path, help="Mooncake or session JSONL, Azure CSV, or our own")
-    replay.add_argument("--policy", choices=sorted(PREFILL_POLICIES), default=defaults.policy)
-    for name, help_text in (
-        ("prefill", "prefill groups"),
-        ("decode", "decode instances"),
-        ("max-prefill", "let scaling add prefill groups up to N; 0 = do not scale"),
-        ("max-decode", "the same for decode"),
-        ("ranks", "cards of a prefill group"),
-        ("seed", "of session starts"),
+    replay.add_argument("trace", type=Path, help=_TRACE_HELP)
+    for name, count, help_text in (
+        ("prefill", 2, "prefill groups"),
+        ("decode", 2, "decode instances"),
+        ("max-prefill", 0, "let scaling add prefill groups up to N; 0 = do not scale"),
+        ("max-decode", 0, "the same for decode"),
     ):
-        count = {"ranks": defaults.ranks_per_group, "prefill": 2, "decode": 2}.get(name, 0)
         replay.add_argument(f"--{name}", type=int, default=count, metavar="N", help=help_text)
+    replay.add_argument(
+        "--fail", type=_failure, action="append", default=[], metavar="ROLE:N@S+D",
+        help="instance N is gone at S seconds, another is there D seconds later",
+    )  # fmt: skip
+    _add_shared(replay)
+    replay.add_argument("--json", type=Path, metavar="FILE", help="numbers; default: printed")
+    replay.add_argument("--html", type=Path, metavar="FILE", help="a page with plots")
+    replay.set_defaults(run=run)
+
+
+def add_plan(
+    commands: argparse._SubParsersAction[argparse.ArgumentParser], run: Callable[..., int]
+) -> None:
+    """Declare `rorqual plan`."""
+    plan = commands.add_parser("plan", help="the smallest fleet that meets its objectives")
+    plan.add_argument("--trace", type=Path, required=True, help=_TRACE_HELP)
+    plan.add_argument("--slo", required=True, help="e.g. ttft_p99=1s,tpot=20ms")
+    plan.add_argument(
+        "--prices", type=Path, metavar="FILE", help="JSON: what cards cost, tokens bring"
+    )
+    plan.add_argument("--gpu", default="h200", help="card to look up in the prices")
+    plan.add_argument("--max-instances", type=int, default=64, metavar="N", help="of either kind")
+    _add_shared(plan)
+    plan.set_defaults(run=run, prefill=1, decode=1, max_prefill=0, max_decode=0, fail=[])
+
+
+def _add_shared(command: argparse.ArgumentParser) -> None:
+    defaults = ReplayOptions()
+    command.add_argument("--policy", choices=sorted(PREFILL_POLICIES), default=defaults.policy)
+    command.add_argument(
+        "--ranks", type=int, default=defaults.ranks_per_group, metavar="N", help="cards of a group"
+    )
+    command.add_argument("--seed", type=int, default=0, metavar="N", help="of session starts")
     for name, value, help_text in (
         ("speed", 1.0, "recorded time passes this much faster"),
         ("spread", defaults.spread_s, "seconds within which recorded sessions begin"),
@@ -38,15 +68,8 @@ def add_replay(
         ("window-hold", defaults.window_hold_s, "seconds that window states are kept"),
         ("fetch-gib-per-s", defaults.fetch_bytes_per_s / 2**30, "a group's link to the store"),
     ):
-        replay.add_argument(f"--{name}", type=float, default=value, metavar="X", help=help_text)
-    replay.add_argument("--closed-loop", action="store_true", help="sessions wait for answers")
-    replay.add_argument(
-        "--fail", type=_failure, action="append", default=[], metavar="ROLE:N@S+D",
-        help="instance N is gone at S seconds, another is there D seconds later",
-    )  # fmt: skip
-    replay.add_argument("--json", type=Path, metavar="FILE", help="numbers; default: printed")
-    replay.add_argument("--html", type=Path, metavar="FILE", help="a page with plots")
-    replay.set_defaults(run=run)
+        command.add_argument(f"--{name}", type=float, default=value, metavar="X", help=help_text)
+    command.add_argument("--closed-loop", action="store_true", help="sessions wait for answers")
 
 
 def replay_options(options: argparse.Namespace) -> ReplayOptions:

@@ -1,0 +1,69 @@
+"""A plan is the fewest instances that meet the objectives, or says that there are none."""
+
+import json
+
+import numpy as np
+import pytest
+from rorqual_cli.__main__ import main
+from rorqual_sim.replay.options import ReplayOptions
+from rorqual_sim.replay.plan import Objective, Prices, money, parse_objectives, plan_fleet
+from rorqual_sim.traces import read_trace
+
+pytestmark = pytest.mark.timeout(400)  # compiling takes seconds of an idle core
+OPTIONS = ReplayOptions(ranks_per_group=1, max_running=32)
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory):
+    """15 prompts a second of 8K tokens, 100 tokens out: two cards of prefill and 20 in decode."""
+    rng = np.random.default_rng(0)
+    rows = [
+        {"timestamp": int(at_ms), "input_length": 8192, "output_length": 100}
+        for at_ms in np.sort(rng.uniform(0, 30_000, 450))
+    ]
+    path = tmp_path_factory.mktemp("traces") / "steady.jsonl"
+    path.write_text("\n".join(map(json.dumps, rows)))
+    return path
+
+
+def test_one_instance_fewer_of_either_kind_would_not_do(path):
+    trace = read_trace(path)
+    objectives = parse_objectives("ttft_p99=1s,tpot=12ms")
+    plan = plan_fleet(trace, OPTIONS, objectives, 16)
+    assert plan.is_met
+    assert plan.num_prefill >= 2
+    tried = [reason.partition(":") for reason in plan.reasons]
+    outcomes = {fleet: "MISSED" not in outcome for fleet, _, outcome in tried}
+    assert outcomes[f"{plan.num_prefill} prefill, {plan.num_decode} decode"]
+    assert not outcomes[f"{plan.num_prefill - 1} prefill, 16 decode"]
+    costs = money(plan.values, OPTIONS, plan, Prices(card_hour=2.0, input=1.0))
+    assert costs["cost_per_hour"] == 2.0 * (plan.num_prefill + plan.num_decode)
+    assert costs["revenue_per_hour"] == pytest.approx(15 * 8192 * 3600 / 1e6, rel=0.1)
+
+
+def test_the_command_says_what_can_not_be_met(path, capsys):
+    with pytest.raises(SystemExit) as left:
+        main(["plan", "--trace", str(path), "--slo", "tpot=5ms", "--max-instances", "2"])
+    assert left.value.code == 1
+    shown = json.loads(capsys.readouterr().out)
+    assert shown["plan"]["is_met"] is False
+    assert "MISSED" in shown["plan"]["tried"][0]
+
+
+def test_objectives_are_read_with_their_units():
+    assert parse_objectives("ttft_p99=1s, tpot=5ms") == (
+        Objective("ttft", "p99", 1.0),
+        Objective("tpot", "mean", 0.005),
+    )
+    with pytest.raises(ValueError, match="tpot=5"):
+        parse_objectives("ttft=1s,tpot=5 ")
+
+
+def test_replay_writes_numbers_and_a_page(path, tmp_path):
+    numbers, page = tmp_path / "n.json", tmp_path / "p.html"
+    wanted = ["--json", str(numbers), "--html", str(page), "--fail", "decode:0@5+2"]
+    with pytest.raises(SystemExit) as left:
+        main(["replay", str(path), "--ranks", "2", *wanted])
+    assert left.value.code == 0
+    assert json.loads(numbers.read_text())["num_requests"] == 450
+    assert "<svg" in page.read_text()
