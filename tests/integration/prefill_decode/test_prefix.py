@@ -7,6 +7,7 @@ from rorqual_policy.blocks import block_keys
 from tests.integration.prefill_decode.conftest import prompt
 from tests.integration.prefill_decode.fleet import NAMESPACE, running_fleet
 from tests.support.blocks import find_record, flip_bit
+from tests.support.servers import redis_server
 from tests.support.waiting import until
 
 
@@ -88,3 +89,34 @@ async def test_tenants_do_not_share_blocks(runtime_settings, tiny_model, tiny_di
         await until(lambda: len(fleet.around.registered) == 2, "2 blocks to be registered")
         others = block_keys(token_ids, fingerprint=tiny_model.fingerprint, namespace="other")
         assert not set(others) & set(fleet.around.registered)
+
+
+async def test_blocks_may_be_kept_on_a_redis_server(
+    runtime_settings, tiny_model, tiny_dir, bare, tmp_path
+):
+    token_ids = prompt(700)
+    async with redis_server(tmp_path) as server:
+        store = {"store_url": server.url}
+        async with running_fleet(
+            runtime_settings, tiny_model, tiny_dir, prefill=store, decode=store
+        ) as fleet:
+            await fleet.around.complete("first", token_ids, ignore_eos=True)
+            await until(lambda: len(fleet.around.registered) == 5, "5 blocks to be registered")
+            second = await fleet.around.complete("second", token_ids, ignore_eos=True)
+            assert second.num_cached_tokens == 640
+            assert second.token_ids == bare(token_ids, 8)
+    assert not (runtime_settings.home / "store").exists()
+
+
+async def test_what_a_full_store_evicts_is_told(runtime_settings, tiny_model, tiny_dir):
+    page_bytes = tiny_model.kv_layout.page_bytes
+    small = {"store_capacity_bytes": 5 * (page_bytes + 8192)}
+    async with running_fleet(
+        runtime_settings, tiny_model, tiny_dir, prefill=small, decode=small
+    ) as fleet:
+        around = fleet.around
+        await around.complete("first", prompt(1500), ignore_eos=True)
+        await until(lambda: len(around.registered) == 11, "11 blocks to be registered")
+        await until(lambda: len(around.forgotten) >= 6, "the evicted blocks to be told")
+        assert {reason for _, reason in around.forgotten} == {"evicted"}
+        assert {key for key, _ in around.forgotten} <= set(around.registered)

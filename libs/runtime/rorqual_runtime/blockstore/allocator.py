@@ -109,6 +109,8 @@ class SlotAllocator:
     def give_back(self, own: OwnSlot) -> None:
         """Nothing came of it."""
         with self._lock:
+            with contextlib.suppress(OSError):  # it may have been published half
+                own.segment.free(own.slot, own.generation)
             owned = self._owned.get(own.segment.number)
             if owned is not None:
                 owned.free.append((own.slot, own.generation))
