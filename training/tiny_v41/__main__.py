@@ -1,4 +1,5 @@
-"""`python -m training.tiny_v41 train`: makes rorqual-tiny-v41, from where the last run stopped."""
+"""Makes rorqual-tiny-v41: `train` its model, then its `draft` module, each from where the last run
+stopped; `export` a directory to be served."""
 
 from __future__ import annotations
 
@@ -19,27 +20,39 @@ _MEMORY = {
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m training.tiny_v41", description=__doc__)
-    parser.add_argument("command", choices=("train",))
+    parser.add_argument("command", choices=("train", "draft", "export"))
     parser.add_argument("--directory", type=Path, default=_DIRECTORY)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--steps", type=int, help="of this run; default: to the end")
     parser.add_argument("--processes", type=int, choices=(1, 2), default=2)
     parser.add_argument("--threads", type=int, default=1, help="of each process")
+    parser.add_argument("--out", type=Path, help="of export; default: DIRECTORY/export")
     args = parser.parse_args()
     if any(name not in os.environ for name in _MEMORY):
         os.environ.update({name: os.environ.get(name, value) for name, value in _MEMORY.items()})
         os.execv(sys.executable, [sys.executable, "-m", "training.tiny_v41", *sys.argv[1:]])
-    _train(args)
+    _export(args) if args.command == "export" else _train(args)
 
 
 def _train(args: argparse.Namespace) -> None:
     from training.tiny_v41.model.sizes import CONFIG
-    from training.tiny_v41.run import train
-    from training.tiny_v41.stages import STAGES
+    from training.tiny_v41.run import DRAFT, train
+    from training.tiny_v41.stages import DRAFT_STAGES, STAGES
     from training.tiny_v41.trainer import RunOptions
 
-    options = RunOptions(args.directory, STAGES, CONFIG, args.seed, args.steps)
+    options = RunOptions(args.directory, STAGES, CONFIG, "model", args.seed, args.steps)
+    if args.command == "draft":
+        directory = args.directory / DRAFT
+        options = RunOptions(directory, DRAFT_STAGES, CONFIG, "draft", args.seed, args.steps)
     train(options, num_processes=args.processes, num_threads=args.threads)
+
+
+def _export(args: argparse.Namespace) -> None:
+    from training.tiny_v41.export import export
+    from training.tiny_v41.model.sizes import CONFIG
+
+    out = export(args.directory, args.out or args.directory / "export", CONFIG)
+    sys.stdout.write(f"{out}\n")
 
 
 if __name__ == "__main__":

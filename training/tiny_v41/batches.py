@@ -6,9 +6,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from training.tiny_v41.model.attention import BLOCK
+from training.tiny_v41.model.draft import Anchors
 from training.tiny_v41.model.text import Sequences
 from training.tiny_v41.rendering import Renderer, Sample
 from training.tiny_v41.tasks.draw import Draw
@@ -18,6 +20,7 @@ from training.tiny_v41.tasks.shapes import paint
 _LEAST_ROWS = 1024
 """Padded rows below which sequences go along with longer ones."""
 _NUM_PROBES = 8
+_NUM_ANCHORS = 8
 
 
 @dataclass(frozen=True)
@@ -33,6 +36,8 @@ class Batch:
     """bool [B, L]"""
     is_last: torch.Tensor
     """bool [B, L]: of the last answer"""
+    anchors: Anchors
+    """Tokens of answers that a draft module learns to go on from"""
     families: tuple[str, ...]
     pixels: torch.Tensor | None = None
     """uint8 [N, side, side, 3]"""
@@ -120,12 +125,26 @@ def _batch(
         torch.from_numpy(weights),
         torch.from_numpy(is_answer),
         torch.from_numpy(is_last),
+        _anchors(rng, is_answer),
         tuple(sample.family for sample in group),
         torch.from_numpy(np.stack(pictures)) if pictures else None,
     )
 
 
-def _probes(rng: np.random.Generator, counts: np.ndarray) -> torch.Tensor:
+def _anchors(rng: np.random.Generator, is_answer: npt.NDArray[np.bool_]) -> Anchors:
+    """Some places of every sequence whose token, and the one behind it, are an answer's."""
+    is_fit = is_answer.copy()
+    is_fit[:, 1:] &= is_answer[:, :-1]
+    is_fit[:, 0] = False
+    order = np.where(is_fit, rng.random(is_fit.shape), 2.0)
+    kept = np.argsort(order, axis=1)[:, :_NUM_ANCHORS]
+    is_kept = np.zeros_like(is_fit)
+    np.put_along_axis(is_kept, kept, True, axis=1)
+    sequences, rows = np.nonzero(is_kept & is_fit)
+    return Anchors(torch.from_numpy(sequences), torch.from_numpy(rows))
+
+
+def _probes(rng: np.random.Generator, counts: npt.NDArray[np.int64]) -> torch.Tensor:
     """Rows of every sequence, chosen by chance among its count; int64 [B, R]."""
     shares = rng.random((len(counts), _NUM_PROBES))
     return torch.from_numpy((shares * counts[:, None]).astype(np.int64))

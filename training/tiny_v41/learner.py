@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -12,57 +12,38 @@ from rorqual_engine.models.deepseek.vision_config import TowerConfig
 from torch.nn import functional
 
 from training.tiny_v41.batches import Batch
+from training.tiny_v41.measured import Measured, Total
 from training.tiny_v41.model.text import Result, TextModel
 from training.tiny_v41.model.vision import VisionModel
 from training.tiny_v41.model.weights import for_products
 from training.tiny_v41.optimizer import Optimizer, Weights
 
 TEXT_PREFIXES = ("layers.", "embed.", "head.", "norm.", "vision.", "aligner.", "image_")
-_NO_GRADIENT = (".gate.bias", ".gate.bias_vl")
+MAX_POSITIONS = 8192
+NO_GRADIENT = (".gate.bias", ".gate.bias_vl")
 
 
-@dataclass(frozen=True)
-class Total:
-    """Of all batches of a step."""
+class Passes:
+    """Passes of one model's weights over batches."""
 
-    weight: float
-    num_batches: int
+    def __init__(
+        self, fields: dict[str, Any], weights: Weights, dtype: torch.dtype, max_positions: int
+    ) -> None:
+        self.config = DeepseekConfig.from_hf(fields)
+        self.weights, self._dtype = weights, dtype
+        self._text = TextModel(self.config, max_positions)
+        self._vision = VisionModel(TowerConfig.from_hf(fields)) if self.config.vision else None
 
-    @classmethod
-    def of(cls, batches: Sequence[Batch]) -> Total:
-        return cls(sum(float(batch.weights.sum()) for batch in batches), len(batches))
-
-
-@dataclass
-class Measured:
-    """Sums over batches."""
-
-    loss: float = 0.0
-    answer_loss: float = 0.0
-    num_answer_tokens: int = 0
-    index_loss: float = 0.0
-    num_batches: int = 0
-    counts: torch.Tensor | None = None
-    """int64 [layers, 2, experts]"""
-    exact: dict[str, list[bool]] = field(default_factory=dict)
-    """By family: whether every token of an exercise's last answer was the likeliest"""
-
-    def add(self, other: Measured) -> None:
-        self.loss += other.loss
-        self.answer_loss += other.answer_loss
-        self.num_answer_tokens += other.num_answer_tokens
-        self.index_loss += other.index_loss
-        self.num_batches += other.num_batches
-        assert other.counts is not None
-        self.counts = other.counts if self.counts is None else self.counts + other.counts
-        for family, found in other.exact.items():
-            self.exact.setdefault(family, []).extend(found)
-
-    def exact_shares(self) -> dict[str, float]:
-        return {f: round(sum(e) / len(e), 3) for f, e in sorted(self.exact.items())}
+    def run(self, batch: Batch, *, selects: bool) -> tuple[Result, Weights]:
+        """One pass, and the weights as they were used."""
+        weights = for_products(self.weights, self._dtype)
+        given = batch.given
+        if batch.pixels is not None and self._vision is not None:
+            given = replace(given, images=self._vision(weights, batch.pixels))
+        return self._text(weights, given, selects=selects), weights
 
 
-class Learner:
+class Learner(Passes):
     """Weights of text model and tower, and what changes them."""
 
     def __init__(
@@ -72,19 +53,15 @@ class Learner:
         state: Mapping[str, Any] | None = None,
         *,
         dtype: torch.dtype = torch.bfloat16,
-        max_positions: int = 8192,
+        max_positions: int = MAX_POSITIONS,
     ) -> None:
         """weights: all of the model; those of the draft module stay as they are. state: of the
         optimizer, where this goes on."""
-        self.config = DeepseekConfig.from_hf(fields)
-        self.weights = weights
-        self._dtype = dtype
-        self._text = TextModel(self.config, max_positions)
-        self._vision = VisionModel(TowerConfig.from_hf(fields)) if self.config.vision else None
+        super().__init__(fields, weights, dtype, max_positions)
         self._learned = {
             name: value.requires_grad_()
             for name, value in weights.items()
-            if name.startswith(TEXT_PREFIXES) and not name.endswith(_NO_GRADIENT)
+            if name.startswith(TEXT_PREFIXES) and not name.endswith(NO_GRADIENT)
         }
         self.optimizer = Optimizer(self._learned, state)
 
@@ -141,14 +118,6 @@ class Learner:
             logits,
             functional.cross_entropy(logits, batch.labels[is_used], reduction="none"),
         )
-
-    def run(self, batch: Batch, *, selects: bool) -> tuple[Result, Weights]:
-        """One pass, and the weights as they were used."""
-        weights = for_products(self.weights, self._dtype)
-        given = batch.given
-        if batch.pixels is not None and self._vision is not None:
-            given = type(given)(**{**vars(given), "images": self._vision(weights, batch.pixels)})
-        return self._text(weights, given, selects=selects), weights
 
     def _measured(
         self,

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from multiprocessing.connection import Connection
+from typing import Any
 
 import torch
 from torch import multiprocessing
 
 from training.tiny_v41.checkpoints import Progress, load_checkpoint, newest_checkpoint
+from training.tiny_v41.draft_learner import DraftLearner
 from training.tiny_v41.learner import Learner
 from training.tiny_v41.model.weights import first_weights
 from training.tiny_v41.pair import Pair, Shared
@@ -20,14 +23,37 @@ TEXT_FILES = "text"
 _END_S = 30.0
 
 
-def begin_or_continue(options: RunOptions) -> tuple[Progress, Learner]:
-    """From the newest checkpoint, else from the seed."""
+AnyLearner = Learner | DraftLearner
+DRAFT = "draft"
+"""Folder of a run: what the draft module's own run leaves."""
+
+
+class NoModel(RuntimeError):
+    """A draft module needs a model that has learned."""
+
+
+def begin_or_continue(options: RunOptions) -> tuple[Progress, AnyLearner]:
+    """From the newest checkpoint, else from the seed; a draft module from the model's newest one.
+
+    Raises: NoModel.
+    """
     newest = newest_checkpoint(options.directory / CHECKPOINTS)
-    if newest is None:
-        weights = first_weights(options.fields, options.seed)
-        return Progress(), Learner(options.fields, weights)
-    progress, weights, state = load_checkpoint(newest)
-    return progress, Learner(options.fields, weights, state)
+    if newest is not None:
+        progress, weights, state = load_checkpoint(newest)
+        return progress, _learner(options, weights, state)
+    if options.part == "model":
+        return Progress(), _learner(options, first_weights(options.fields, options.seed), None)
+    model = newest_checkpoint(options.directory.parent / CHECKPOINTS)
+    if model is None:
+        raise NoModel(f"{options.directory.parent / CHECKPOINTS} has no checkpoint")
+    return Progress(), _learner(options, load_checkpoint(model)[1], None)
+
+
+def _learner(
+    options: RunOptions, weights: dict[str, torch.Tensor], state: Mapping[str, Any] | None
+) -> AnyLearner:
+    kind = Learner if options.part == "model" else DraftLearner
+    return kind(options.fields, weights, state)
 
 
 def train(options: RunOptions, *, num_processes: int, num_threads: int) -> None:
@@ -43,7 +69,7 @@ def train(options: RunOptions, *, num_processes: int, num_threads: int) -> None:
 
 
 def _train_pair(
-    options: RunOptions, progress: Progress, learner: Learner, num_threads: int
+    options: RunOptions, progress: Progress, learner: AnyLearner, num_threads: int
 ) -> None:
     """The partner is a fresh process: threads of libraries don't survive a fork."""
     shared = Shared.of(learner.weights, learner.learned, learner.optimizer.state)
@@ -53,7 +79,7 @@ def _train_pair(
     partner = context.Process(target=_partner, args=args, daemon=True)
     partner.start()
     other.close()
-    learner = Learner(options.fields, shared.weights.tensors(), shared.state())
+    learner = _learner(options, shared.weights.tensors(), shared.state())
     _train(options, progress, learner, Pair(0, mine, shared), num_threads)
     partner.join(_END_S)
 
@@ -65,14 +91,14 @@ def _partner(
     shared: Shared,
     num_threads: int,
 ) -> None:
-    learner = Learner(options.fields, shared.weights.tensors(), shared.state())
+    learner = _learner(options, shared.weights.tensors(), shared.state())
     _train(options, progress, learner, Pair(1, connection, shared), num_threads)
 
 
 def _train(
     options: RunOptions,
     progress: Progress,
-    learner: Learner,
+    learner: AnyLearner,
     pair: Pair | None,
     num_threads: int,
 ) -> None:

@@ -63,3 +63,10 @@ STAGES: tuple[Stage, ...] = (
         prompt_weight=0.02, balance_rate=0.0005,
     ),
 )  # fmt: skip
+DRAFT_STAGES: tuple[Stage, ...] = (
+    Stage(
+        "draft", 8_000_000, 512, 8192, (2e-3, 5e-5), (0.02, 0.0005), selects=True,
+        warmup_steps=50, balance_rate=0.001,
+    ),
+)  # fmt: skip
+"""Of the draft module, behind all others."""

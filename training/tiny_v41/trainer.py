@@ -7,14 +7,16 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import torch
 
 from training.tiny_v41.batches import Batch, batches_of, samples_of_step
 from training.tiny_v41.checkpoints import Progress, save_checkpoint
-from training.tiny_v41.evaluation import evaluate
-from training.tiny_v41.learner import Learner, Measured, Total
+from training.tiny_v41.draft_learner import DraftLearner
+from training.tiny_v41.evaluation import evaluate, evaluate_draft
+from training.tiny_v41.learner import Learner
+from training.tiny_v41.measured import Measured, Total
 from training.tiny_v41.pair import Pair
 from training.tiny_v41.rendering import Renderer, Sample
 from training.tiny_v41.stages import Stage
@@ -37,6 +39,8 @@ class RunOptions:
     stages: tuple[Stage, ...]
     fields: dict[str, Any]
     """The model's config.json"""
+    part: Literal["model", "draft"] = "model"
+    """What learns; for the draft module the model must be there"""
     seed: int = 0
     max_steps: int | None = None
     """Of this run; None = to the end of the last stage"""
@@ -49,7 +53,7 @@ class Trainer:
         self,
         options: RunOptions,
         renderer: Renderer,
-        learner: Learner,
+        learner: Learner | DraftLearner,
         progress: Progress,
         stop: StopSignal,
         pair: Pair | None = None,
@@ -179,21 +183,25 @@ class Trainer:
                 "index_loss": round(found.index_loss / max(1, found.num_batches), 4),
                 "load_peak": round(float((loads.amax(1) / loads.mean(1)).max()), 2),
                 "exact": found.exact_shares(),
+                "accepted": found.accepted_lengths(),
             }
         )
 
     def _evaluate(self) -> None:
         if self._progress.stage >= len(self._options.stages):
             return
-        stage = self._stage()
-        scores = self._dropped(
-            lambda: evaluate(self._learner, self._renderer, stage.max_tokens, selects=stage.selects)
-        )
+        scores = self._dropped(self._scores)
         if scores is None:
             return
         self._write(
             {"stage": self._progress.stage, "step": self._progress.step, "held_out": scores}
         )
+
+    def _scores(self) -> dict[str, float]:
+        stage, learner = self._stage(), self._learner
+        if isinstance(learner, DraftLearner):
+            return evaluate_draft(learner, self._renderer, stage.max_tokens, selects=stage.selects)
+        return evaluate(learner, self._renderer, stage.max_tokens, selects=stage.selects)
 
     def _write(self, line: dict[str, Any]) -> None:
         self._options.directory.mkdir(parents=True, exist_ok=True)

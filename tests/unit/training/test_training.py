@@ -7,16 +7,22 @@ from pathlib import Path
 
 import pytest
 import torch
+from rorqual_engine.models import load_model
+from rorqual_engine.models.deepseek.model import DeepseekModel
+from rorqual_engine.models.deepseek.vision import VisionTower
+from rorqual_engine.models.options import LoadOptions
 
 from tests.unit.training.micro import MICRO
 from training.tiny_v41.checkpoints import load_checkpoint, newest_checkpoint
+from training.tiny_v41.export import export
+from training.tiny_v41.model.weights import first_weights
 from training.tiny_v41.optimizer import orthogonalized
 from training.tiny_v41.rendering import write_text_files
-from training.tiny_v41.run import TEXT_FILES, train
+from training.tiny_v41.run import TEXT_FILES, NoModel, train
 from training.tiny_v41.stages import STAGES, Stage
 from training.tiny_v41.trainer import CHECKPOINTS, RunOptions
 
-STAGE = replace(STAGES[0], tokens=1500, max_tokens=192, step_tokens=400)
+STAGE = replace(STAGES[0], tokens=600, max_tokens=128, step_tokens=200)
 NEXT = replace(STAGE, name="next", tokens=100_000, selects=True)
 
 
@@ -27,12 +33,14 @@ def text_files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return found
 
 
-def run(directory: Path, text_files: Path, steps: int, num_processes: int = 1) -> None:
+def run(
+    directory: Path, text_files: Path, steps: int, num_processes: int = 1, part: str = "model"
+) -> None:
     directory.mkdir(exist_ok=True)
     if not (directory / TEXT_FILES).exists():
         (directory / TEXT_FILES).symlink_to(text_files)
     stages: tuple[Stage, ...] = (STAGE, NEXT)
-    options = RunOptions(directory, stages, MICRO, max_steps=steps)
+    options = RunOptions(directory, stages, MICRO, part=part, max_steps=steps)  # type: ignore[arg-type]
     train(options, num_processes=num_processes, num_threads=1)
 
 
@@ -44,8 +52,8 @@ def trained(directory: Path) -> tuple[int, int, dict[str, torch.Tensor]]:
 
 
 def test_an_interrupted_run_goes_on_as_if_it_had_not_been(tmp_path: Path, text_files: Path) -> None:
-    run(tmp_path / "whole", text_files, 6)
-    for steps in (1, 3, 2):
+    run(tmp_path / "whole", text_files, 5)
+    for steps in (1, 4):
         run(tmp_path / "parts", text_files, steps)
     whole, parts = trained(tmp_path / "whole"), trained(tmp_path / "parts")
     assert whole[:2] == parts[:2]
@@ -61,6 +69,39 @@ def test_every_learned_tensor_moves(tmp_path: Path, text_files: Path) -> None:
     after = trained(tmp_path)[2]
     still = [n for n, v in before.items() if not n.startswith("mtp.") and torch.equal(v, after[n])]
     assert not still
+
+
+def test_two_processes_learn_what_one_does(tmp_path: Path, text_files: Path) -> None:
+    for count in (1, 2):
+        run(tmp_path / str(count), text_files, 2, count)
+    one, two = trained(tmp_path / "1"), trained(tmp_path / "2")
+    assert one[:2] == two[:2] == (0, 2)
+    for name in ("embed.weight", "layers.4.attn.wq_b.weight", "layers.2.ffn.experts.w2"):
+        torch.testing.assert_close(two[2][name], one[2][name], rtol=0, atol=2e-2)
+        assert not torch.equal(two[2][name], first_weights(MICRO, 0)[name])
+
+
+def test_a_draft_module_learns_beside_a_model_that_stays(tmp_path: Path, text_files: Path) -> None:
+    with pytest.raises(NoModel):
+        run(tmp_path / "draft", text_files, 1, part="draft")
+    run(tmp_path, text_files, 1)
+    run(tmp_path / "draft", text_files, 3, part="draft")
+    model, drafted = trained(tmp_path)[2], trained(tmp_path / "draft")[2]
+    moved = {name for name, value in model.items() if not torch.equal(value, drafted[name])}
+    assert moved == {name for name in model if name.startswith("mtp.")}
+
+
+def test_an_export_is_a_model_that_the_engine_loads(tmp_path: Path, text_files: Path) -> None:
+    run(tmp_path, text_files, 1)
+    plain = export(tmp_path, tmp_path / "plain", MICRO)
+    model = load_model(plain)
+    assert isinstance(model, DeepseekModel) and model.dspark is None
+    run(tmp_path / "draft", text_files, 1, part="draft")
+    drafting = export(tmp_path, tmp_path / "drafting", MICRO, [1.5] * 5)
+    model = load_model(drafting, options=LoadOptions(drafts=True))
+    assert isinstance(model, DeepseekModel) and model.dspark is not None
+    assert model.dspark.config.temperatures == (1.5,) * 5
+    assert VisionTower.load(drafting, MICRO, torch.device("cpu"), torch.bfloat16)
 
 
 def test_an_orthogonal_step_has_singular_values_of_about_one() -> None:

@@ -133,7 +133,7 @@ class _Pass:
         self._choices: dict[int, _Chosen] = {}
         self._blocks: dict[int, list[torch.Tensor]] = {}
         layers = range(self._config.num_layers)
-        self._by_layer = [_under(weights, f"layers.{layer}.") for layer in layers]
+        self._by_layer = [under(weights, f"layers.{layer}.") for layer in layers]
 
     def run(self) -> Result:
         given, first_late = self._given, self._config.num_encoder_layers
@@ -293,7 +293,8 @@ class _Pass:
         return torch.stack(losses).mean() if losses else torch.zeros(())
 
 
-def _under(weights: Weights, prefix: str) -> Weights:
+def under(weights: Weights, prefix: str) -> Weights:
+    """Those of one layer or stage, by the rest of their names."""
     return {
         name.removeprefix(prefix): value
         for name, value in weights.items()

@@ -1,0 +1,127 @@
+"""The draft module as it learns: the model frozen, its own answers to guess."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch.nn import functional
+
+from training.tiny_v41.batches import Batch
+from training.tiny_v41.learner import MAX_POSITIONS, NO_GRADIENT, Passes
+from training.tiny_v41.measured import Measured, Total
+from training.tiny_v41.model.draft import DraftModel, Guesses, draft_loss
+from training.tiny_v41.model.weights import for_products
+from training.tiny_v41.optimizer import Optimizer, Weights
+
+DRAFT_PREFIX = "mtp."
+
+
+class DraftLearner(Passes):
+    """Weights of the draft module, and what changes them."""
+
+    def __init__(
+        self,
+        fields: dict[str, Any],
+        weights: Weights,
+        state: Mapping[str, Any] | None = None,
+        *,
+        dtype: torch.dtype = torch.bfloat16,
+        max_positions: int = MAX_POSITIONS,
+    ) -> None:
+        """weights: all of the model. state: of the optimizer, where this goes on."""
+        super().__init__(fields, weights, dtype, max_positions)
+        self._draft = DraftModel(self.config, max_positions)
+        self._learned = {
+            name: value.requires_grad_()
+            for name, value in weights.items()
+            if name.startswith(DRAFT_PREFIX) and not name.endswith(NO_GRADIENT)
+        }
+        self.optimizer = Optimizer(self._learned, state)
+
+    @property
+    def learned(self) -> Weights:
+        """Tensors that gradients step."""
+        return self._learned
+
+    def grads(
+        self, batches: Sequence[Batch], total: Total, *, selects: bool
+    ) -> tuple[dict[str, torch.Tensor], Measured]:
+        """What these batches add to a step's gradients. total: of the whole step."""
+        self._forget()
+        measured = Measured()
+        for batch in batches:
+            guesses, wanted, labels, is_learned = self._guesses(batch, selects=selects)
+            share = len(labels) / max(1, total.num_anchors)
+            loss = draft_loss(guesses, wanted, labels, is_learned) * share
+            if len(labels):
+                loss.backward()  # type: ignore[no-untyped-call]
+            measured.add(self._measured(batch, guesses, wanted, labels, float(loss.detach())))
+        grads = {n: value.grad for n, value in self._learned.items() if value.grad is not None}
+        self._forget()
+        return grads, measured
+
+    @torch.no_grad()
+    def measure(self, batches: Sequence[Batch], *, selects: bool) -> Measured:
+        """How far guesses go on batches, nothing learned."""
+        measured = Measured()
+        for batch in batches:
+            guesses, wanted, labels, _ = self._guesses(batch, selects=selects)
+            measured.add(self._measured(batch, guesses, wanted, labels, 0.0))
+        return measured
+
+    def _forget(self) -> None:
+        for value in self._learned.values():
+            value.grad = None
+
+    def _guesses(
+        self, batch: Batch, *, selects: bool
+    ) -> tuple[Guesses, torch.Tensor, torch.Tensor, torch.Tensor]:
+        """(guesses, the model's logits for them, the right tokens, which of them count)."""
+        with torch.no_grad():
+            result, _ = self.run(batch, selects=selects)
+        weights = for_products(self.weights, self._dtype)
+        anchors, block = batch.anchors, self._draft.draft.block
+        places = anchors.rows[:, None] + torch.arange(block)
+        last = batch.labels.shape[1] - 1
+        rows = anchors.sequences[:, None], places.clamp_max(last)
+        is_learned = batch.is_answer[rows] & (places <= last)
+        before = anchors.sequences[:, None], (places - 1).clamp_max(last)
+        with torch.no_grad():
+            streams, pre = result.streams[rows].flatten(0, 1), result.pre[rows].flatten(0, 1)
+            wanted = self._text.logits(weights, streams, pre).view(*places.shape, -1)
+        guesses = self._draft(weights, batch.given, result, anchors, batch.labels[before])
+        return guesses, wanted, batch.labels[rows], is_learned
+
+    def _measured(
+        self,
+        batch: Batch,
+        guesses: Guesses,
+        wanted: torch.Tensor,
+        labels: torch.Tensor,
+        loss: float,
+    ) -> Measured:
+        logits = guesses.logits.detach()
+        entropy = functional.cross_entropy(logits.mT, labels, reduction="sum")
+        likeliest = wanted.argmax(-1)
+        is_path = functional.pad(likeliest == labels, (1, 0), value=True)[:, :-1].cumprod(1)
+        is_accepted = (logits.argmax(-1) == likeliest).cumprod(1) * is_path
+        measured = Measured(
+            loss=loss,
+            answer_loss=float(entropy),
+            num_answer_tokens=labels.numel(),
+            num_batches=1,
+            counts=guesses.expert_counts[:, None],
+        )
+        pairs = zip(batch.anchors.sequences.tolist(), is_accepted.sum(1).tolist(), strict=True)
+        for sequence, length in pairs:
+            measured.accepted.setdefault(batch.families[sequence], []).append(length)
+        return measured
+
+    @torch.no_grad()
+    def balance(self, counts: torch.Tensor, rate: float) -> None:
+        """As Learner.balance, of the draft module's routers."""
+        for stage, (found,) in enumerate(counts):
+            bias = self.weights[f"{DRAFT_PREFIX}{stage}.ffn.gate.bias"]
+            bias += rate * torch.sign(found.float().mean() - found.float())

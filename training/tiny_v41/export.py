@@ -1,0 +1,56 @@
+"""A model directory of a run's weights, as the engine loads it."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from rorqual_engine.manifest import write_manifest
+from safetensors.torch import save_file
+
+from training.tiny_v41.checkpoints import load_checkpoint, newest_checkpoint
+from training.tiny_v41.model.weights import published
+from training.tiny_v41.run import DRAFT, TEXT_FILES, NoModel
+from training.tiny_v41.trainer import CHECKPOINTS
+
+MODEL_ID = "rorqual-tiny-v41"
+_TEXTS = ("tokenizer.json", "tokenizer_config.json", "prompt_profile.json")
+
+
+def export(
+    run: Path, out: Path, fields: Mapping[str, Any], temperatures: Sequence[float] | None = None
+) -> Path:
+    """Writes out, a new directory, from the newest weights of a run, with the draft module's if it
+    has learned; a config that names no draft module if not.
+
+    temperatures: of the draft's confidences. Raises: NoModel, FileExistsError.
+    """
+    draft = newest_checkpoint(run / DRAFT / CHECKPOINTS)
+    path = draft or newest_checkpoint(run / CHECKPOINTS)
+    if path is None:
+        raise NoModel(f"{run / CHECKPOINTS} has no checkpoint")
+    progress, weights, _ = load_checkpoint(path)
+    tensors = published(weights)
+    config = dict(fields)
+    if draft is None:
+        config["dspark_config"] = None
+        tensors = {name: t for name, t in tensors.items() if not name.startswith("mtp.")}
+    elif temperatures is not None:
+        config["dspark_config"] |= {"confidence_temperatures": [*temperatures]}
+    out.mkdir(parents=True)
+    save_file(tensors, out / "model.safetensors", metadata={"format": "pt"})
+    (out / "model.safetensors").chmod(0o644)
+    _write_json(out / "config.json", config)
+    ids = {key: fields[key] for key in ("bos_token_id", "eos_token_id")}
+    _write_json(out / "generation_config.json", {**ids, "pad_token_id": 2, "temperature": 0.0})
+    for name in _TEXTS:
+        shutil.copyfile(run / TEXT_FILES / name, out / name)
+    write_manifest(out, MODEL_ID, f"training/tiny_v41 after {progress.total_tokens} tokens")
+    return out
+
+
+def _write_json(path: Path, content: Mapping[str, Any]) -> None:
+    path.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
