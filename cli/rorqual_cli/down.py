@@ -9,13 +9,12 @@ from rorqual_cli.problems import CliError
 from rorqual_cli.report import Reporter
 from rorqual_cli.state import FleetState, read_state, remove_state
 
-DEFAULT_TIMEOUT_S = 90.0
 _TERM_GRACE_S = 5.0
 _KILL_GRACE_S = 3.0
 
 
-def down(home: Path, report: Reporter, *, timeout_s: float = DEFAULT_TIMEOUT_S) -> int:
-    """Drain and stop; nothing of the fleet runs when this returns.
+def down(home: Path, report: Reporter) -> int:
+    """Drain and stop, as long as that may take the fleet; nothing of it runs when this returns.
 
     Raises: CliError when a process survives SIGKILL.
     """
@@ -25,8 +24,8 @@ def down(home: Path, report: Reporter, *, timeout_s: float = DEFAULT_TIMEOUT_S) 
         return 0
     if state.supervisor.identity.send_signal(signal.SIGTERM):
         report.say(f"stopping the fleet at {state.base_url} (pid {state.supervisor.pid})")
-        if not state.supervisor.identity.wait(timeout_s):
-            report.say(f"it did not stop within {timeout_s:.0f} s and is killed")
+        if not state.supervisor.identity.wait(state.stop_s):
+            report.say(f"it did not stop within {state.stop_s:.0f} s and is killed")
             state.supervisor.identity.send_signal(signal.SIGKILL)
             state.supervisor.identity.wait(_KILL_GRACE_S)
     _end_left_behind(read_state(home) or state, report)

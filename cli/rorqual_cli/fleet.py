@@ -54,6 +54,11 @@ class Fleet:
         return self.endpoints.base_url
 
     @property
+    def _grace_s(self) -> float:
+        """Between SIGTERM and SIGKILL."""
+        return self._options.drain_s + _STOP_SLACK_S
+
+    @property
     def nats_url(self) -> str:
         return self.endpoints.nats_url
 
@@ -86,11 +91,10 @@ class Fleet:
     async def stop(self) -> None:
         """Drain and end everything in order; bounded by the drain time of each group."""
         await self._end_watchers()
-        grace_s = self._options.drain_s + _STOP_SLACK_S
         for services in STOP_ORDER:
             group = [p for p in self.processes.values() if p.spec.service in services]
             running = [p for p in group if p.is_running]
-            ended = await asyncio.gather(*(p.stop(grace_s) for p in running))
+            ended = await asyncio.gather(*(p.stop(self._grace_s) for p in running))
             for process, ended_itself in zip(running, ended, strict=True):
                 if not ended_itself:
                     self._report.say(f"{process.spec.name} had to be killed")
@@ -177,5 +181,6 @@ class Fleet:
             nats_url=self.nats_url,
             redis_url=self.endpoints.redis_url,
             is_ready=self._is_declared,
+            stop_s=len(STOP_ORDER) * self._grace_s + _STOP_SLACK_S,
             processes=records,
         ).write(self.home)

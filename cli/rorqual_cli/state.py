@@ -35,6 +35,8 @@ class FleetState:
     nats_url: str
     redis_url: str
     is_ready: bool = False
+    stop_s: float = 90.0
+    """Bound of its stop, drains included."""
     processes: list[ProcessRecord] = field(default_factory=list)
 
     def write(self, home: Path) -> None:

@@ -51,7 +51,7 @@ def start_up(home: Path) -> subprocess.Popen[bytes]:
 def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A home with a detached fleet in it, as `make serve DETACH=1` leaves one."""
     home = tmp_path_factory.mktemp("home")
-    up = rorqual("up", *up_arguments(home), "--drain", "5", "--detach")
+    up = rorqual("up", *up_arguments(home), "--drain", "60", "--detach")
     assert up.returncode == 0, up.stdout + up.stderr
     assert "ready after" in up.stdout
     assert "curl" in up.stdout

@@ -118,7 +118,9 @@ def test_a_recycled_pid_is_never_signalled() -> None:
 
 def fleet_state(*processes: int) -> FleetState:
     records = [record_of(f"p-{pid}", pid) for pid in processes]
-    return FleetState(own_record("supervisor"), "http://x", "nats://x", "redis://x", True, records)
+    return FleetState(
+        own_record("supervisor"), "http://x", "nats://x", "redis://x", True, 200.0, records
+    )
 
 
 def test_the_state_survives_its_file(tmp_path: Path) -> None:
