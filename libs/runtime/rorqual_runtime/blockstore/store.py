@@ -174,7 +174,8 @@ class BlockStore:
             for size_class in self._classes.all():
                 size_class.allocator.sweep(everything=everything)
                 size_class.allocator.release_idle()
-            self._classes.shrink()
+            if self._ledger.counts().get("puts"):  # who only reads may have been told less
+                self._classes.shrink()
         self._ledger.tell()
 
     def is_reachable(self) -> bool:

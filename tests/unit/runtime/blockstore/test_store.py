@@ -334,10 +334,11 @@ def test_a_smaller_capacity_drops_segments(tmp_path):
         put(store, number)
     store.close()
     store = open_store(tmp_path, 50 * SLOT)
+    assert put(store, 100)
     store.maintain()
     stats = store.stats()
     assert stats.allocated_bytes <= 50 * SLOT and stats.num_blocks >= 45
-    num_right = sum(got(store, number) == block(number) for number in range(100))
+    num_right = sum(got(store, number) == block(number) for number in range(101))
     assert num_right == stats.num_blocks
     store.close()
 
@@ -350,6 +351,29 @@ def test_a_larger_capacity_finds_all_that_is_there(tmp_path):
     store = open_store(tmp_path, 5000 * SLOT)
     assert all(got(store, number) == block(number) for number in range(50))
     store.close()
+
+
+def test_a_larger_map_put_in_place_by_another_process_is_followed(tmp_path):
+    small = open_store(tmp_path, 50 * SLOT)
+    assert put(small, 1)
+    large = open_store(tmp_path, 50_000 * SLOT)
+    assert got(large, 1) == block(1)
+    assert put(small, 2)  # as yet in the old map
+    small.maintain()
+    assert put(small, 3)
+    assert [got(small, number) for number in (1, 3)] == [block(1), block(3)]
+    assert [got(large, number) for number in (1, 3)] == [block(1), block(3)]
+    for store in (small, large):
+        store.close()
+
+
+def test_who_only_reads_drops_nothing_for_its_own_capacity(tmp_path):
+    writer, reader = (open_store(tmp_path, number * SLOT) for number in (100, 10))
+    assert all(put(writer, number) for number in range(100))
+    reader.maintain()
+    assert all(got(reader, number) == block(number) for number in range(100))
+    for store in (writer, reader):
+        store.close()
 
 
 def test_blocks_survive_a_restart(tmp_path):
