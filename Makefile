@@ -41,6 +41,9 @@ vectors-generated: $(STAMP)  ## the same for cases made up from a seed: ARGS="--
 train-tiny: $(STAMP)  ## makes rorqual-tiny-v41, or goes on making it: ARGS="--steps 100"; SIGTERM stops it
 	@$(BIN)/python -m training.tiny_v41 train $(ARGS)
 
+scores: $(STAMP)  ## held-out exercises of SEED=n, asked of a running fleet that serves rorqual-tiny-v41
+	@$(BIN)/python -m training.tiny_v41.scores --seed $(or $(SEED),1) --url http://127.0.0.1:$(PORT) $(ARGS)
+
 setup: $(STAMP)
 
 bench: bench-tensors bench-bus bench-engine bench-model bench-recipe bench-fleet
