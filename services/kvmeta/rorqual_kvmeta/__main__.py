@@ -2,6 +2,7 @@
 
 from contextlib import aclosing
 
+from rorqual_runtime.errors import Unsupported
 from rorqual_runtime.service import open_service, run, run_until_signal
 from rorqual_runtime.settings import RuntimeSettings
 
@@ -12,16 +13,26 @@ from rorqual_kvmeta.settings import KvmetaSettings
 
 async def main() -> None:
     settings, runtime = KvmetaSettings(), RuntimeSettings()
-    link = RedisLink(
-        runtime.redis_url,
-        timeout_s=settings.redis_timeout_s,
-        probe_interval_s=settings.redis_probe_interval_s,
-        max_connections=settings.redis_connections,
-    )
-    async with aclosing(link), open_service("kvmeta", runtime) as ctx:
+    async with (
+        aclosing(_open_link(runtime.redis_url, settings)) as link,
+        open_service("kvmeta", runtime) as ctx,
+    ):
         service = KvmetaService(ctx, link, settings)
         await service.start()
         await run_until_signal(ctx, service.drain)
+
+
+def _open_link(url: str, settings: KvmetaSettings) -> RedisLink:
+    """Raises: Unsupported, which ends the start with one line."""
+    try:
+        return RedisLink(
+            url,
+            timeout_s=settings.redis_timeout_s,
+            probe_interval_s=settings.redis_probe_interval_s,
+            max_connections=settings.redis_connections,
+        )
+    except ValueError as error:
+        raise Unsupported(f"RORQUAL_REDIS_URL: {error}") from error
 
 
 if __name__ == "__main__":

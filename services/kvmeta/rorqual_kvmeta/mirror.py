@@ -8,9 +8,10 @@ import contextlib
 import secrets
 from collections.abc import AsyncIterator
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+from redis.asyncio.cluster import RedisCluster
 from rorqual_runtime.clock import Clock
 from rorqual_runtime.logs import get_logger
 
@@ -27,6 +28,14 @@ WRITE_RECORDS = 1024
 """Records handed to Redis at a time."""
 
 log = get_logger(__name__)
+
+
+class StoreIdentity(NamedTuple):
+    """What tells a Redis that was only slow from one that was started again."""
+
+    marker: bytes
+    run_id: str
+    """Of its process; empty where there are many."""
 
 
 class IndexMirror:
@@ -51,7 +60,8 @@ class IndexMirror:
         self._timeout_s, self._memory_s, self._pause_s = timeout_s, memory_s, pause_s
         self.pending = PendingRecords(max_pending)
         self._wanted = asyncio.Event()
-        self._marker: bytes | None = None
+        self._store: StoreIdentity | None = None
+        """Of the Redis that was read last."""
         self._changed: set[int] | None = None
         """First halves of keys that changed since the resync under way began."""
         self.is_loaded = False
@@ -62,6 +72,14 @@ class IndexMirror:
         if not self._wanted.is_set():
             log.info("resync wanted", extra={"reason": reason})
             self._wanted.set()
+
+    async def on_redis_return(self) -> None:
+        """Read Redis anew, unless it was only slow: what others wrote came as events."""
+        with contextlib.suppress(StoreAway):
+            store = await self._link.call(_identify)
+            if store.run_id and store == self._store and self.is_loaded:
+                return
+        self.request("redis is back")
 
     async def run(self) -> None:
         """Resync for ever, whenever it is wanted and Redis is there."""
@@ -173,15 +191,18 @@ class IndexMirror:
 
     async def _restore(self) -> None:
         """A Redis that lost what it held gets it from here: blocks are where they were."""
-        marker = await self._link.call(_marker)
-        if self._marker is not None and marker != self._marker:
+        store = await self._link.call(_identify)
+        if self._store is not None and store.marker != self._store.marker:
             log.warning("redis lost its records", extra={"num_records": self._index.num_live})
             for index in range(self._index.num_slices()):
                 await self.write(self._index.live_records(index))
-        self._marker = marker
+        self._store = store
 
 
-async def _marker(redis: RedisClient) -> bytes:
+async def _identify(redis: RedisClient) -> StoreIdentity:
     await redis.set(MARKER_NAME, secrets.token_hex(8), nx=True)
     marker: Any = await redis.get(MARKER_NAME)
-    return bytes(marker or b"")
+    if isinstance(redis, RedisCluster):
+        return StoreIdentity(bytes(marker or b""), "")
+    server: Any = await redis.info("server")
+    return StoreIdentity(bytes(marker or b""), str(server.get("run_id", "")))

@@ -307,7 +307,7 @@ class KvmetaService:
 
     async def _on_redis_return(self) -> None:
         await self._flush()
-        self.mirror.request("redis is back")
+        await self.mirror.on_redis_return()
 
     async def _on_reconnect(self) -> None:
         self.mirror.request("the bus was away")

@@ -73,6 +73,21 @@ async def test_a_hanging_redis_holds_nobody_up(runtime_settings, redis_server, c
         await matched(client, 4)
 
 
+async def test_a_redis_that_was_only_slow_is_not_read_anew(runtime_settings, redis_server, client):
+    slow = {"redis_timeout_s": 0.5, "redis_write_timeout_s": 0.5, "tend_interval_s": 0.05}
+    async with running_kvmeta(runtime_settings, redis_server.url, **slow) as kvmeta:
+        await client.register(KEYS)
+        await until(lambda: kvmeta.mirror.is_loaded and kvmeta.link_is_up)
+        num_resyncs = kvmeta.mirror.num_resyncs
+        redis_server.pause()
+        await until(lambda: not kvmeta.link_is_up)
+        assert await client.register(KEYS) == 0
+        redis_server.resume()
+        await until(lambda: kvmeta.link_is_up and not len(kvmeta.mirror.pending))
+        assert kvmeta.mirror.num_resyncs == num_resyncs
+        assert (await client.match(KEYS)).num_matched_blocks == 4
+
+
 async def test_starts_without_redis_and_loads_when_it_comes(runtime_settings, redis_server, client):
     await redis_server.kill()
     async with running_kvmeta(runtime_settings, redis_server.url) as kvmeta:
