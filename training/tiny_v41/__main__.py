@@ -4,8 +4,10 @@ stopped; `export` a directory to be served."""
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import sys
+from dataclasses import asdict
 from pathlib import Path
 
 _DIRECTORY = Path(".rorqual/training/tiny-v41")
@@ -51,8 +53,9 @@ def _export(args: argparse.Namespace) -> None:
     from training.tiny_v41.export import export
     from training.tiny_v41.model.sizes import CONFIG
 
-    out = export(args.directory, args.out or args.directory / "export", CONFIG)
-    sys.stdout.write(f"{out}\n")
+    out = args.out or args.directory / "export"
+    found = export(args.directory, out, CONFIG)
+    sys.stdout.write(json.dumps({"exported": str(out), **(asdict(found) if found else {})}) + "\n")
 
 
 if __name__ == "__main__":

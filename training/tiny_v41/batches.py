@@ -19,6 +19,8 @@ from training.tiny_v41.tasks.shapes import paint
 
 _LEAST_ROWS = 1024
 """Padded rows below which sequences go along with longer ones."""
+_MOST_ROWS = 8192
+"""Padded rows of a batch, unless one sequence has more."""
 _NUM_PROBES = 8
 _NUM_ANCHORS = 8
 
@@ -74,7 +76,9 @@ def batches_of(
     length = 0
     for sample in sorted(samples, key=len, reverse=True):
         padded = _padded(len(sample))
-        if group and padded < length and length * len(group) >= _LEAST_ROWS:
+        rows = length * len(group)
+        is_other = padded < length and rows >= _LEAST_ROWS
+        if group and (is_other or rows + length > _MOST_ROWS):
             yield _batch(group, window, image_id, prompt_weight, rng)
             group = []
         length = length if group else padded

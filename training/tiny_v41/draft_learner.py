@@ -71,6 +71,12 @@ class DraftLearner(Passes):
             measured.add(self._measured(batch, guesses, wanted, labels, 0.0))
         return measured
 
+    @torch.no_grad()
+    def judge(self, batch: Batch, *, selects: bool) -> tuple[torch.Tensor, torch.Tensor]:
+        """(confidences before temperature and sigmoid [N, g]; guesses accepted in a row [N])."""
+        guesses, wanted, labels, _ = self._guesses(batch, selects=selects)
+        return guesses.confidences, _num_accepted(guesses.logits, wanted, labels)
+
     def _forget(self) -> None:
         for value in self._learned.values():
             value.grad = None
@@ -104,9 +110,7 @@ class DraftLearner(Passes):
     ) -> Measured:
         logits = guesses.logits.detach()
         entropy = functional.cross_entropy(logits.mT, labels, reduction="sum")
-        likeliest = wanted.argmax(-1)
-        is_path = functional.pad(likeliest == labels, (1, 0), value=True)[:, :-1].cumprod(1)
-        is_accepted = (logits.argmax(-1) == likeliest).cumprod(1) * is_path
+        lengths = _num_accepted(logits, wanted, labels).tolist()
         measured = Measured(
             loss=loss,
             answer_loss=float(entropy),
@@ -114,7 +118,7 @@ class DraftLearner(Passes):
             num_batches=1,
             counts=guesses.expert_counts[:, None],
         )
-        pairs = zip(batch.anchors.sequences.tolist(), is_accepted.sum(1).tolist(), strict=True)
+        pairs = zip(batch.anchors.sequences.tolist(), lengths, strict=True)
         for sequence, length in pairs:
             measured.accepted.setdefault(batch.families[sequence], []).append(length)
         return measured
@@ -125,3 +129,11 @@ class DraftLearner(Passes):
         for stage, (found,) in enumerate(counts):
             bias = self.weights[f"{DRAFT_PREFIX}{stage}.ffn.gate.bias"]
             bias += rate * torch.sign(found.float().mean() - found.float())
+
+
+def _num_accepted(logits: torch.Tensor, wanted: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    """int64 [N]: guesses in a row that are the model's likeliest, as long as the model itself
+    writes the right answer. logits, wanted: [N, g, V]; labels: [N, g]."""
+    likeliest = wanted.argmax(-1)
+    is_path = functional.pad(likeliest == labels, (1, 0), value=True)[:, :-1].cumprod(1)
+    return ((logits.argmax(-1) == likeliest).cumprod(1) * is_path).sum(1)

@@ -8,7 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import torch
+
 from training.tiny_v41.batches import Batch, batches_of
+from training.tiny_v41.calibration import Calibration, fit_temperatures
 from training.tiny_v41.draft_learner import DraftLearner
 from training.tiny_v41.learner import Learner, Passes
 from training.tiny_v41.measured import Measured
@@ -60,6 +63,21 @@ def evaluate_draft(
             found.add(learner.measure([batch], selects=selects))
         scores[family] = found.accepted_lengths()[family]
     return scores
+
+
+def calibrate(
+    learner: DraftLearner, renderer: Renderer, *, selects: bool, count: int = 256
+) -> Calibration:
+    """Temperatures of confidences, from exercises of every family that are not held out."""
+    confidences, accepted = [], []
+    for family in FAMILIES:
+        draws = (Draw(f"calibration {number}", held_out=False) for number in range(count))
+        samples = [renderer.sample(exercise(family, draw, 150)) for draw in draws]
+        for batch in _batches(learner, samples):
+            found = learner.judge(batch, selects=selects)
+            confidences.append(found[0])
+            accepted.append(found[1])
+    return fit_temperatures(torch.cat(confidences), torch.cat(accepted))
 
 
 def _samples(

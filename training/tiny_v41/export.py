@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from rorqual_engine.manifest import write_manifest
 from safetensors.torch import save_file
 
+from training.tiny_v41.calibration import Calibration
 from training.tiny_v41.checkpoints import load_checkpoint, newest_checkpoint
+from training.tiny_v41.draft_learner import DraftLearner
+from training.tiny_v41.evaluation import calibrate
 from training.tiny_v41.model.weights import published
+from training.tiny_v41.rendering import Renderer
 from training.tiny_v41.run import DRAFT, TEXT_FILES, NoModel
 from training.tiny_v41.trainer import CHECKPOINTS
 
@@ -21,12 +25,13 @@ _TEXTS = ("tokenizer.json", "tokenizer_config.json", "prompt_profile.json")
 
 
 def export(
-    run: Path, out: Path, fields: Mapping[str, Any], temperatures: Sequence[float] | None = None
-) -> Path:
-    """Writes out, a new directory, from the newest weights of a run, with the draft module's if it
-    has learned; a config that names no draft module if not.
+    run: Path, out: Path, fields: Mapping[str, Any], *, num_calibrated: int = 256
+) -> Calibration | None:
+    """Writes out, a new directory, from the newest weights of a run: with the draft module and
+    temperatures for its confidences if it has learned; else with a config that names none.
 
-    temperatures: of the draft's confidences. Raises: NoModel, FileExistsError.
+    num_calibrated: exercises of a family that temperatures are fitted to. Raises: NoModel,
+    FileExistsError.
     """
     draft = newest_checkpoint(run / DRAFT / CHECKPOINTS)
     path = draft or newest_checkpoint(run / CHECKPOINTS)
@@ -34,12 +39,16 @@ def export(
         raise NoModel(f"{run / CHECKPOINTS} has no checkpoint")
     progress, weights, _ = load_checkpoint(path)
     tensors = published(weights)
-    config = dict(fields)
+    config, found = dict(fields), None
     if draft is None:
         config["dspark_config"] = None
         tensors = {name: t for name, t in tensors.items() if not name.startswith("mtp.")}
-    elif temperatures is not None:
-        config["dspark_config"] |= {"confidence_temperatures": [*temperatures]}
+    else:
+        renderer = Renderer(run / TEXT_FILES)
+        learner = DraftLearner(config, weights)
+        found = calibrate(learner, renderer, selects=True, count=num_calibrated)
+        temperatures = {"confidence_temperatures": list(found.temperatures)}
+        config["dspark_config"] = {**config["dspark_config"], **temperatures}
     out.mkdir(parents=True)
     save_file(tensors, out / "model.safetensors", metadata={"format": "pt"})
     (out / "model.safetensors").chmod(0o644)
@@ -49,7 +58,7 @@ def export(
     for name in _TEXTS:
         shutil.copyfile(run / TEXT_FILES / name, out / name)
     write_manifest(out, MODEL_ID, f"training/tiny_v41 after {progress.total_tokens} tokens")
-    return out
+    return found
 
 
 def _write_json(path: Path, content: Mapping[str, Any]) -> None:

@@ -19,7 +19,7 @@ from training.tiny_v41.model.weights import for_products
 from training.tiny_v41.optimizer import Optimizer, Weights
 
 TEXT_PREFIXES = ("layers.", "embed.", "head.", "norm.", "vision.", "aligner.", "image_")
-MAX_POSITIONS = 8192
+MAX_POSITIONS = 16384
 NO_GRADIENT = (".gate.bias", ".gate.bias_vl")
 
 

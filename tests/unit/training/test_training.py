@@ -93,14 +93,15 @@ def test_a_draft_module_learns_beside_a_model_that_stays(tmp_path: Path, text_fi
 
 def test_an_export_is_a_model_that_the_engine_loads(tmp_path: Path, text_files: Path) -> None:
     run(tmp_path, text_files, 1)
-    plain = export(tmp_path, tmp_path / "plain", MICRO)
-    model = load_model(plain)
+    assert export(tmp_path, tmp_path / "plain", MICRO) is None
+    model = load_model(tmp_path / "plain")
     assert isinstance(model, DeepseekModel) and model.dspark is None
     run(tmp_path / "draft", text_files, 1, part="draft")
-    drafting = export(tmp_path, tmp_path / "drafting", MICRO, [1.5] * 5)
+    found, drafting = export(tmp_path, tmp_path / "b", MICRO, num_calibrated=2), tmp_path / "b"
+    assert found is not None
     model = load_model(drafting, options=LoadOptions(drafts=True))
     assert isinstance(model, DeepseekModel) and model.dspark is not None
-    assert model.dspark.config.temperatures == (1.5,) * 5
+    assert model.dspark.config.temperatures == found.temperatures
     assert VisionTower.load(drafting, MICRO, torch.device("cpu"), torch.bfloat16)
 
 

@@ -81,7 +81,7 @@ class _Cut:
         return parts.transpose(1, 2).flatten(0, 1).contiguous()
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=16)
 def _window_mask(cut: _Cut, num_blocks: int, batch: int, window: int) -> torch.Tensor:
     """[B * blocks, 1, block, back + block]"""
     keys = torch.arange(cut.back + cut.block)[None, :] - cut.back
