@@ -187,6 +187,7 @@ GOLDEN: dict[str, Message] = {
         exact_only=True,
         content_key=KEY,
     ),
+    "drop_blocks": kvmeta_pb2.DropBlocksRequest(model_fingerprint="f", packed_keys=KEY * 2),
     "block_events": kvmeta_pb2.BlockEvents(
         publisher_id="kvmeta-1",
         incarnation=9,

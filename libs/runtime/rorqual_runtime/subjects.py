@@ -103,6 +103,11 @@ def kvmeta_clear() -> str:
     return _subject("kvmeta", "clear")
 
 
+def kvmeta_drop() -> str:
+    """Blocks that stores are to delete, for everyone that has one."""
+    return _subject("kvmeta", "drop")
+
+
 def kvmeta_events() -> str:
     """What one kvmeta instance has changed, for all of them."""
     return _subject("kvmeta", "events")

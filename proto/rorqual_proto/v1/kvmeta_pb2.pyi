@@ -127,6 +127,14 @@ class ClearBlocksReply(_message.Message):
     error: _error_pb2.ErrorInfo
     def __init__(self, num_cleared: _Optional[int] = ..., error: _Optional[_Union[_error_pb2.ErrorInfo, _Mapping]] = ...) -> None: ...
 
+class DropBlocksRequest(_message.Message):
+    __slots__ = ("model_fingerprint", "packed_keys")
+    MODEL_FINGERPRINT_FIELD_NUMBER: _ClassVar[int]
+    PACKED_KEYS_FIELD_NUMBER: _ClassVar[int]
+    model_fingerprint: str
+    packed_keys: bytes
+    def __init__(self, model_fingerprint: _Optional[str] = ..., packed_keys: _Optional[bytes] = ...) -> None: ...
+
 class BlockEvents(_message.Message):
     __slots__ = ("publisher_id", "incarnation", "seq", "records", "contents", "clear")
     PUBLISHER_ID_FIELD_NUMBER: _ClassVar[int]

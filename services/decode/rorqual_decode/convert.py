@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from rorqual_engine.logit_rules import LogitRules
-from rorqual_policy.blocks import ImageSpan
+from rorqual_policy.blocks import KEY_BYTES, ImageSpan
 from rorqual_policy.provenance import Provenance
 from rorqual_proto.v1 import (
     decode_pb2,
@@ -36,6 +36,7 @@ ResendReplyMessage = decode_pb2.ResendReply
 CancelMessage = router_pb2.CancelRequest
 CompileReplyMessage = grammar_pb2.CompileReply
 RegisterReplyMessage = kvmeta_pb2.RegisterBlocksReply
+DropMessage = kvmeta_pb2.DropBlocksRequest
 
 STORE_NAME = "local"
 
@@ -198,6 +199,13 @@ def compile_to_wire(spec: GenerationSpec, constraint: Any) -> grammar_pb2.Compil
 def is_chat(traffic_class: int) -> bool:
     """A person's conversation, as against an agent's."""
     return traffic_class == generation_pb2.TRAFFIC_CLASS_CHAT
+
+
+def dropped_keys(message: kvmeta_pb2.DropBlocksRequest) -> list[bytes]:
+    """Keys of the blocks to delete; a torn one is left out."""
+    packed = message.packed_keys
+    ends = range(KEY_BYTES, len(packed) + 1, KEY_BYTES)
+    return [packed[end - KEY_BYTES : end] for end in ends]
 
 
 def registration_to_wire(

@@ -20,8 +20,14 @@ from rorqual_policy.blocks import block_lifetime_s
 from rorqual_policy.eviction import ValueEviction
 from rorqual_policy.provenance import Provenance
 from rorqual_runtime import blockstore, subjects
-from rorqual_runtime.blockstore import BlockMark, ForgetNotices, Lifetime, open_block_store
-from rorqual_runtime.bus import Bus
+from rorqual_runtime.blockstore import (
+    BlockMark,
+    BlockStoreBackend,
+    ForgetNotices,
+    Lifetime,
+    open_block_store,
+)
+from rorqual_runtime.bus import Bus, MessageContext
 from rorqual_runtime.errors import Unsupported
 from rorqual_runtime.logs import get_logger, log_duration
 from rorqual_runtime.process import end_at_once
@@ -170,6 +176,9 @@ async def _open_writer(
             io_mode=settings.store_io,
         )
     )
+    await ctx.bus.subscribe(
+        subjects.kvmeta_drop(), convert.DropMessage, partial(_on_drop, store, model.fingerprint)
+    )
     writer = BlockWriter(
         store,
         fingerprint=model.fingerprint,
@@ -227,6 +236,19 @@ def _engine_facts(model: CausalModel, cache: PagedKvCache) -> EngineFacts:
 def _read_page(cache: PagedKvCache, page: int) -> Any:
     """A page's bytes on the host: the page itself on the CPU, else a copy."""
     return cache.page_bytes_view(page).cpu().numpy()
+
+
+async def _on_drop(
+    store: BlockStoreBackend, fingerprint: str, message: Any, _context: MessageContext
+) -> None:
+    """Blocks that are to make room: a quota is exceeded, or an operator cleared them."""
+    if message.model_fingerprint == fingerprint:
+        await asyncio.to_thread(_delete, store, fingerprint, convert.dropped_keys(message))
+
+
+def _delete(store: BlockStoreBackend, fingerprint: str, keys: Sequence[bytes]) -> None:
+    num_deleted = sum(store.delete(fingerprint, key) for key in keys)
+    log.info("blocks dropped", extra={"num_blocks": num_deleted})
 
 
 def _mark(traits: BlockTraits) -> BlockMark:

@@ -100,6 +100,11 @@ class BlockIndex:
             start, size = start + len(entries), size * 4
         return IndexMatch(len(keys), "", num_exact)
 
+    def lookup(self, keys: Keys) -> Records:
+        """Records of these blocks; those that nothing is known of are left out."""
+        entries = self._table.find(keys)
+        return self._records(entries[_flags(entries) != 0])
+
     def is_live(self, key: Keys, now_unix_s: float) -> bool:
         """Whether this one block is known and alive, whosoever it is."""
         return bool((_states_of(self._table.find(key), now_unix_s) == State.LIVE).all())

@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import secrets
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -26,6 +26,9 @@ MARKER_NAME = b"rorqual:v2:marker"
 """A random value: another one means that Redis has lost what it held."""
 WRITE_RECORDS = 1024
 """Records handed to Redis at a time."""
+
+OnCleared = Callable[[Records], Awaitable[None]]
+"""Told of what was removed, a part at a time."""
 
 log = get_logger(__name__)
 
@@ -132,7 +135,7 @@ class IndexMirror:
             flushed.append(records)
         return np.concatenate(flushed) if flushed else self.pending.take(0)
 
-    async def clear(self, model: int | None, tenant: int | None) -> int:
+    async def clear(self, model: int | None, tenant: int | None, on_cleared: OnCleared) -> int:
         """Remove from Redis all of a model, a tenant or both (None = any). Raises: StoreAway."""
         self.pending.clear(model, tenant)
         num_removed = 0
@@ -145,6 +148,7 @@ class IndexMirror:
             if chosen.any():
                 remove = partial(truth.remove, keys=record_keys(records[chosen]))
                 await self._link.call(remove, timeout_s=self._timeout_s)
+                await on_cleared(records[chosen])
                 num_removed += int(chosen.sum())
         return num_removed
 

@@ -49,10 +49,10 @@ from rorqual_kvmeta.records import (
     keys_of,
     records_of,
     state_after,
-    tag,
 )
 from rorqual_kvmeta.redis_link import RedisLink, StoreAway
 from rorqual_kvmeta.settings import KvmetaSettings
+from rorqual_kvmeta.stores import StoreNotices
 from rorqual_kvmeta.upkeep import Upkeep
 
 QUEUE = "q"
@@ -88,9 +88,10 @@ class KvmetaService:
             link,
             self._leases,
             ctx.clock,
-            self._forget,
+            self._evict,
             settings.upkeep_params(),
         )
+        self._stores = StoreNotices(ctx.bus)
         self._events = EventPublisher(ctx, settings.heartbeat_s)
         self._peers = PeerProgress()
         self._first_blocks = FirstBlocks(settings.max_first_blocks)
@@ -149,7 +150,9 @@ class KvmetaService:
         keys = asked_keys(request)
         self._num_active += 1
         try:
-            match = await self._match(tag(fingerprint), keys, exact_only=request.exact_only)
+            match = await self._match(
+                self._stores.learn(fingerprint), keys, exact_only=request.exact_only
+            )
         finally:
             self._num_active -= 1
         trace.get_current_span().set_attributes(
@@ -170,6 +173,7 @@ class KvmetaService:
     ) -> RegisterBlocksReply:
         """Blocks that Redis can't take now are kept for later, and not counted in the answer."""
         fingerprint = fingerprint_from_wire(request.model_fingerprint)
+        self._stores.learn(fingerprint)
         blocks = blocks_from_wire(request)
         if not blocks:
             return registered_to_wire(0)
@@ -209,7 +213,7 @@ class KvmetaService:
         """Raises: Unavailable when Redis is away: then it would all come back."""
         model, tenant = clear_from_wire(request)
         try:
-            num_cleared = await self.mirror.clear(model, tenant)
+            num_cleared = await self.mirror.clear(model, tenant, self._stores.drop)
         except StoreAway as error:
             raise Unavailable("redis is away") from error
         self.index.clear(model, tenant)
@@ -276,6 +280,11 @@ class KvmetaService:
         if other is None or not self.index.is_live(keys_of([other]), self._clock.now_unix_s()):
             return match.miss_reason
         return "namespace"
+
+    async def _evict(self, keys: Keys, state: State) -> int:
+        """`_forget`, and stores are to delete the bytes, too."""
+        await self._stores.drop(self.index.lookup(keys))
+        return await self._forget(keys, state)
 
     async def _forget(self, keys: Keys, state: State) -> int:
         """Blocks are gone everywhere; how many were live. While Redis is away it will bring them

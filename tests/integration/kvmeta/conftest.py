@@ -93,6 +93,18 @@ class Client:
         )
         return reply.num_cleared
 
+    async def drops(self) -> list[bytes]:
+        """Keys of blocks that stores are told to delete, from now on."""
+        keys: list[bytes] = []
+
+        async def on_drop(request, _context) -> None:
+            assert request.model_fingerprint == "model"
+            packed = request.packed_keys
+            keys.extend(packed[i : i + 16] for i in range(0, len(packed), 16))
+
+        await self.bus.subscribe(subjects.kvmeta_drop(), kvmeta_pb2.DropBlocksRequest, on_drop)
+        return keys
+
     async def release(self, lease_id: str) -> None:
         request = kvmeta_pb2.ReleaseLeaseRequest(lease_id=lease_id)
         await self.bus.publish(subjects.kvmeta_release(), request)

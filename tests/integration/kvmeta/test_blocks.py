@@ -133,6 +133,7 @@ async def test_a_tenant_over_its_quota_loses_its_oldest_blocks(
     limits = {"quota_bytes": 4 << 20, "tend_interval_s": 0.1, "tenant_quota_bytes": {"big": 0}}
     clock = ManualClock()
     async with running_kvmeta(runtime_settings, redis_server.url, clock=clock, **limits) as kvmeta:
+        dropped = await client.drops()
         other = block_keys(range(900), fingerprint="model", namespace="other")
         await client.register(KEYS[:3], tenant="small")
         await clock.advance(5)
@@ -141,6 +142,7 @@ async def test_a_tenant_over_its_quota_loses_its_oldest_blocks(
         await until(lambda: kvmeta.index.num_live == len(other) + 3)
         match = await client.match(KEYS)
         assert (match.num_matched_blocks, match.miss_reason) == (0, "evicted")
+        await until(lambda: set(dropped) == set(KEYS[:3]))
         assert (await client.match(other)).num_matched_blocks == len(other)
 
 
@@ -151,7 +153,9 @@ async def test_a_tenant_can_be_cleared_and_so_can_everything(
     async with running_kvmeta(runtime_settings, redis_server.url):
         await client.register(KEYS, tenant="a")
         await client.register(other, tenant="b")
+        dropped = await client.drops()
         assert await client.clear(tenant="a", has_tenant=True, model_fingerprint="model") == 6
+        await until(lambda: set(dropped) == set(KEYS))
         assert (await client.match(KEYS)).miss_reason == "never_stored"
         assert (await client.match(other)).num_matched_blocks == 7
         assert await client.clear() == 7

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from rorqual_policy.blocks import block_keys
+from rorqual_proto.v1 import kvmeta_pb2
+from rorqual_runtime import subjects
 
 from tests.integration.prefill_decode.conftest import prompt
 from tests.integration.prefill_decode.fleet import NAMESPACE, running_fleet
@@ -55,6 +57,25 @@ async def test_an_answer_becomes_the_prefix_of_the_next_turn(
         second = await around.complete("b", next_turn, ignore_eos=True)
         assert second.num_cached_tokens == 256
         assert second.token_ids == bare(next_turn, 8)
+
+
+async def test_dropped_blocks_leave_the_store(runtime_settings, tiny_model, tiny_dir):
+    token_ids = prompt(700)
+    async with running_fleet(runtime_settings, tiny_model, tiny_dir) as fleet:
+        around = fleet.around
+        await around.complete("first", token_ids, ignore_eos=True)
+        await until(lambda: len(around.registered) == 5, "5 blocks to be registered")
+        drop = kvmeta_pb2.DropBlocksRequest(
+            model_fingerprint=tiny_model.fingerprint, packed_keys=b"".join(around.registered)
+        )
+        await around.bus.publish(subjects.kvmeta_drop(), drop)
+        names = iter(range(1000))
+
+        async def is_cold() -> bool:
+            again = await around.complete(f"again-{next(names)}", token_ids, ignore_eos=True)
+            return again.num_cached_tokens == 0
+
+        await until(is_cold, "the blocks to be gone")
 
 
 async def test_a_damaged_block_is_computed_again(runtime_settings, tiny_model, tiny_dir, bare):
