@@ -7,10 +7,13 @@ service always puts one) gets the spacing models write; numbers keep their digit
 
 import json
 import re
+from collections.abc import Sequence
+from functools import lru_cache
 from json.decoder import scanstring  # type: ignore[attr-defined]
 from typing import NamedTuple
 
 MAX_DEPTH = 127
+_NUM_REMEMBERED, _REMEMBERED_CHARS = 1024, 2048  # at most some 16 MB, of characters of four bytes
 _WHOLE_TEXT = "arguments"
 _SPACE = r"[ \t\n\r]*"
 _OPEN = re.compile(rf"{_SPACE}({{){_SPACE}")
@@ -31,20 +34,30 @@ class Parameter(NamedTuple):
     value: str
 
 
-def split_arguments(arguments: str) -> list[Parameter]:
+def split_arguments(arguments: str) -> Sequence[Parameter]:
     """Parameters in order; of a name that occurs twice the last value, at the first place.
 
-    What is no JSON object becomes one string parameter with the whole text.
+    What is no JSON object becomes one string parameter with the whole text. Short ones are
+    remembered: every turn of a session brings the calls of all turns before it.
     """
+    if len(arguments) <= _REMEMBERED_CHARS:
+        return _split_once(arguments)
+    return _split(arguments)
+
+
+def _split(arguments: str) -> Sequence[Parameter]:
     try:
         if not _is_too_deep(arguments):
             return _parameters(arguments)
     except (ValueError, RecursionError):
         pass
-    return [Parameter(_WHOLE_TEXT, True, arguments)]
+    return (Parameter(_WHOLE_TEXT, True, arguments),)
 
 
-def _parameters(text: str) -> list[Parameter]:
+_split_once = lru_cache(maxsize=_NUM_REMEMBERED)(_split)
+
+
+def _parameters(text: str) -> Sequence[Parameter]:
     """Raises: ValueError when the text is no JSON object."""
     if "\\u" in text and _SURROGATE.search(text):
         json.dumps(json.loads(text), ensure_ascii=False).encode()  # half a character: ValueError
@@ -61,7 +74,7 @@ def _parameters(text: str) -> list[Parameter]:
         at, mark = _expect(_BEHIND, text, at)
     if at != len(text):
         raise ValueError("text behind the object")
-    return list(found.values())
+    return tuple(found.values())
 
 
 def _name(text: str, at: int) -> tuple[str, int]:

@@ -51,7 +51,7 @@ class CallWriter:
         self._out.tag(before, "dsml", after)
 
 
-def _parameters(call: ToolCall) -> list[Parameter]:
+def _parameters(call: ToolCall) -> Sequence[Parameter]:
     if call.kind is ToolKind.CUSTOM:
         return [Parameter(CUSTOM_INPUT, True, call.arguments)]
     return split_arguments(call.arguments)
