@@ -66,7 +66,7 @@ class BlockStore:
         clock: Clock | None = None,
         on_forgotten: OnForgotten | None = None,
         io_mode: IoMode = "direct",
-        num_threads: int = 8,
+        num_threads: int = 16,
     ) -> None:
         """Open or create. Raises: OSError when the directory cannot be used at all."""
         if capacity_bytes <= 0:
