@@ -52,9 +52,6 @@ class Owners:
         """Live blocks of these owners came or went."""
         np.add.at(self._num_live, numbers, change)
 
-    def forget_counts(self) -> None:
-        self._num_live[:] = 0
-
     @property
     def num_live(self) -> int:
         return int(self._num_live.sum())

@@ -12,7 +12,6 @@ import numpy as np
 import numpy.typing as npt
 
 SLOTS = 4
-ENTRY_BYTES = 32
 MAX_LOAD = 0.7
 
 U64 = npt.NDArray[np.uint64]
