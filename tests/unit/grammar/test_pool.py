@@ -293,5 +293,5 @@ async def test_a_model_without_tokenizer_stops_the_start(
     settings: GrammarSettings, tmp_path: object
 ) -> None:
     pool = CompilerPool(settings.model_copy(update={"model_dir": tmp_path}))
-    with pytest.raises(Unavailable, match="did not start: .*config.json"):
+    with pytest.raises(Unavailable, match=r"did not start: .*config\.json"):
         await pool.start()
