@@ -38,23 +38,23 @@ def prefill_key_s(arrival_s: float, work_s: float, order: PrefillOrder) -> float
 NO_QUEUE = -1
 
 
-def choose_pull_queue(head_keys: Numbers, own: int, is_strict: bool) -> int:
+def choose_pull_queue(head_keys: Numbers, own: int, is_strict: bool, lead_s: float) -> int:
     """Queue that a group with spare compute takes its next prompt from; NO_QUEUE when none.
 
     head_keys: for each queue the key of its first prompt, infinity when it is empty.
-    own: the queue this group was assigned to. It comes first; a group whose own queue is empty
-    serves the most urgent of the others, unless is_strict.
+    own: the queue this group was assigned to. It is the only one while is_strict; else it comes
+    first unless the most urgent of the others is ahead of it by more than lead_s.
     """
-    if head_keys[own] < inf:
-        return own
     if is_strict:
-        return NO_QUEUE
+        return own if head_keys[own] < inf else NO_QUEUE
     best = NO_QUEUE
     best_key = inf
     for queue in range(len(head_keys)):
         if head_keys[queue] < best_key:
             best = queue
             best_key = head_keys[queue]
+    if head_keys[own] < inf and head_keys[own] - lead_s <= best_key:
+        return own
     return best
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from math import floor
+from math import floor, inf
 
 from rorqual_policy.prefill_order import FIRST_COME, SHORT_FIRST, PrefillOrder
 from rorqual_policy.step_cost import StepBudget, StepCost, adaptive_budget
@@ -31,6 +31,9 @@ class PrefillPolicy:
     buckets: BucketMode
     order: PrefillOrder
     budget: StepBudget
+    own_lead_s: float = inf
+    """While spilling, a group prefers its own bucket to prompts no more than this ahead of it in
+    the order; infinity: as long as there is anything in it."""
 
 
 def deepseek_policy(cost: StepCost, limit_s: float = STEP_LIMIT_S) -> PrefillPolicy:
@@ -39,10 +42,21 @@ def deepseek_policy(cost: StepCost, limit_s: float = STEP_LIMIT_S) -> PrefillPol
     return PrefillPolicy("deepseek", BucketMode.STRICT, FIRST_COME, StepBudget(limit_s, limit_s))
 
 
+_OWN_LEAD_S = 0.25
+"""About one longest step. With a strict preference long prompts of a group's own bucket would go
+before short ones of the others in a burst: 3.4 % of requests late instead of under 1 %."""
+
+
 def rorqual_policy(cost: StepCost, limit_s: float = STEP_LIMIT_S) -> PrefillPolicy:
     """Groups help each other, short work goes first with bounded starvation, and steps are as long
     as the load needs."""
-    return PrefillPolicy("rorqual", BucketMode.SPILL, SHORT_FIRST, adaptive_budget(cost, limit_s))
+    return PrefillPolicy(
+        "rorqual",
+        BucketMode.SPILL,
+        SHORT_FIRST,
+        adaptive_budget(cost, limit_s),
+        own_lead_s=_OWN_LEAD_S,
+    )
 
 
 PREFILL_POLICIES = {"deepseek": deepseek_policy, "rorqual": rorqual_policy}

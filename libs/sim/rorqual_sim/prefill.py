@@ -116,6 +116,7 @@ def _params(
         budget=policy.budget,
         order=PrefillOrder(float(policy.order.beta), float(policy.order.max_wait_s)),
         is_strict=policy.buckets is BucketMode.STRICT,
+        own_lead_s=float(policy.own_lead_s),
         chunk_tokens=chunk_tokens,
         placement=push.placement if push else state.PULL,
         cache_s=float(push.cache_s) if push else 0.0,

@@ -206,7 +206,9 @@ def pull_for_group(
     first = group * params.ranks_per_group
     last = first + params.ranks_per_group
     while True:
-        queue = choose_pull_queue(queues.head_key_s, groups.own_queue[group], params.is_strict)
+        queue = choose_pull_queue(
+            queues.head_key_s, groups.own_queue[group], params.is_strict, params.own_lead_s
+        )
         if queue < 0:
             return False
         if params.chunk_tokens > 0:

@@ -23,6 +23,7 @@ class LoopParams(NamedTuple):
     budget: StepBudget
     order: PrefillOrder
     is_strict: bool
+    own_lead_s: float
     chunk_tokens: int
     """Tokens a step of a rank; 0 = as many as the cost model fits into the budget."""
     placement: int

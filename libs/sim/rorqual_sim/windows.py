@@ -39,7 +39,7 @@ def _replay(
     hold: WindowHold,
 ) -> tuple[int, int, float]:
     since_s = np.full(num_nodes, -np.inf)  # made or last read; never made: -infinity
-    until_s = np.full(num_nodes, -np.inf)
+    held_s = np.zeros(num_nodes)
     num_held, num_matched, state_seconds = 0, 0, 0.0
     for request in range(len(arrival_s)):
         now_s = arrival_s[request]
@@ -50,14 +50,15 @@ def _replay(
         if matched > first:
             node = nodes[matched - 1]
             num_matched += 1
-            num_held += now_s <= until_s[node]
-            state_seconds += min(now_s, until_s[node]) - since_s[node]
+            age_s = now_s - since_s[node]
+            num_held += age_s <= held_s[node]
+            state_seconds += min(age_s, held_s[node])
             since_s[node] = now_s
-            until_s[node] = now_s + window_hold_s(0, hold)
+            held_s[node] = window_hold_s(0, hold)
         for index in range(matched, last):
             since_s[nodes[index]] = now_s
-            until_s[nodes[index]] = now_s + window_hold_s(last - 1 - index, hold)
+            held_s[nodes[index]] = window_hold_s(last - 1 - index, hold)
     for node in range(num_nodes):
         if since_s[node] > -np.inf:
-            state_seconds += until_s[node] - since_s[node]
+            state_seconds += held_s[node]
     return num_held, num_matched, state_seconds

@@ -53,7 +53,7 @@ class Workload:
 
 @dataclass(frozen=True)
 class Burst:
-    """Every period_s, load is ratio times as high for length_s."""
+    """Every period_s, load is ratio times its mean for length_s."""
 
     ratio: float = 1.5
     length_s: float = 20.0
@@ -213,13 +213,13 @@ def _bunched(arrival_s: NDArray[np.float64], burst: Burst) -> NDArray[np.float64
     """Times moved so that load rises in bursts and its mean stays: in burst-free time a request
     comes when the integrated load reaches its old time."""
     calm_s = burst.period_s - burst.length_s
-    base = burst.period_s / (calm_s + burst.ratio * burst.length_s)
-    heavy_s = base * burst.ratio * burst.length_s
+    heavy_s = burst.ratio * burst.length_s
+    base = (burst.period_s - heavy_s) / calm_s
     period, within = np.divmod(arrival_s, burst.period_s)
     in_burst = within < heavy_s
     moved = np.where(
         in_burst,
-        within / (base * burst.ratio),
+        within / burst.ratio,
         burst.length_s + (within - heavy_s) / base,
     )
     times: NDArray[np.float64] = period * burst.period_s + moved

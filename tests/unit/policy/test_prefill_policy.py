@@ -24,16 +24,18 @@ def test_nobody_is_overtaken_by_later_work_than_the_bound(arrival_s, own_s, othe
     assert prefill_key_s(arrival_s, own_s, order) <= prefill_key_s(later_s, other_s, order)
 
 
-@given(KEYS, st.integers(0, 3))
-def test_a_group_that_spills_leaves_no_work_and_serves_its_own_first(keys, own):
-    queue = choose_pull_queue(keys, own, False)
-    if keys[own] < INF:
-        assert queue == own
-    elif min(keys) == INF:
+@given(KEYS, st.integers(0, 3), st.one_of(st.just(INF), st.floats(0, 10)))
+def test_a_group_that_spills_leaves_no_work_and_prefers_its_own(keys, own, lead_s):
+    queue = choose_pull_queue(keys, own, False, lead_s)
+    if min(keys) == INF:
         assert queue == NO_QUEUE
+    elif queue == own:
+        assert keys[own] - lead_s <= min(keys)
     else:
         assert keys[queue] == min(keys)
-    assert choose_pull_queue(keys, own, True) == (own if keys[own] < INF else NO_QUEUE)
+        assert keys[own] == INF or keys[own] - lead_s > min(keys)
+    strict = choose_pull_queue(keys, own, True, lead_s)
+    assert strict == (own if keys[own] < INF else NO_QUEUE)
 
 
 @given(

@@ -68,7 +68,9 @@ class PlainFleet:
         budget_s = self.budget_s(group)
         while True:
             heads = [queue[0][0] if queue else INF for queue in self.queues]
-            queue = choose_pull_queue(heads, self.own[group], self.is_strict)
+            queue = choose_pull_queue(
+                heads, self.own[group], self.is_strict, self.policy.own_lead_s
+            )
             rank = first + choose_least(self.pending_s[first : first + size])
             if queue < 0:
                 break

@@ -19,7 +19,13 @@ from tests.unit.sim.plain_prefill import plain_prefill
 pytestmark = pytest.mark.timeout(400)  # compiling takes ten seconds of an idle core
 FLEET = PrefillFleet(num_groups=4, ranks_per_group=2)
 RORQUAL = rorqual_policy(STUDY_COST)
-POLICIES = [RORQUAL, replace(RORQUAL, buckets=BucketMode.POOLED), deepseek_policy(STUDY_COST)]
+DEEPSEEK = deepseek_policy(STUDY_COST)
+POLICIES = [
+    RORQUAL,
+    replace(RORQUAL, buckets=BucketMode.POOLED),
+    DEEPSEEK,
+    replace(DEEPSEEK, buckets=BucketMode.SPILL),
+]
 
 
 @settings(max_examples=12, deadline=None)
@@ -42,7 +48,7 @@ def test_nothing_is_done_before_it_can_be_and_all_of_it_is_done(seed, policy, ch
     assert np.array_equal(run.ttft_s, again.ttft_s)
 
 
-@pytest.mark.parametrize("policy", POLICIES[:2], ids=["spill", "pooled"])
+@pytest.mark.parametrize("policy", POLICIES[:2], ids=["buckets", "pooled"])
 def test_no_rank_idles_while_work_waits(policy):
     """Each rank's step is filled to its budget for as long as a job waits that it could take."""
     workload = mixed_workload(4000, 5.0, 3)

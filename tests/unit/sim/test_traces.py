@@ -118,4 +118,4 @@ def test_load_is_what_was_asked_for_and_bursts_keep_its_mean():
         assert np.all(np.diff(workload.arrival_s) >= 0)
     in_burst = np.mod(busy[1].arrival_s, 120.0) < 20.0
     rates = in_burst.sum() / 20.0, (~in_burst).sum() / 100.0
-    assert rates[0] / rates[1] == pytest.approx(1.5, rel=0.1)
+    assert rates[0] / rates[1] == pytest.approx(1.5 / 0.9, rel=0.1)

@@ -139,7 +139,9 @@ class PrefillFleet:
         cost = self._options.cost
         while True:
             heads = [queue[0][0] if queue else INF for queue in self._queues]
-            queue = choose_pull_queue(heads, group.own_queue, self.is_strict)
+            queue = choose_pull_queue(
+                heads, group.own_queue, self.is_strict, self.policy.own_lead_s
+            )
             rank = choose_least(group.pending_s)
             if queue < 0 or not has_spare_compute(group.pending_s[rank], budget_s, cost.a0_s):
                 return
