@@ -6,9 +6,11 @@ import asyncio
 import random
 import time
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
+from rorqual_policy.blocks import BLOCK_TOKENS
 
 from tests.e2e.chat import MODEL
 from tests.support.fleet import FleetFactory, RunningFleet
@@ -28,11 +30,24 @@ def _body(content: str, max_tokens: int, *, stream: bool = False) -> dict[str, o
     }
 
 
-def _answer(running: RunningFleet, content: str) -> str:
+def _ask(running: RunningFleet, content: str) -> dict[str, Any]:
     url = f"{running.base_url}/v1/chat/completions"
     answer = httpx.post(url, json=_body(content, 8), timeout=60)
     assert answer.status_code == 200, answer.text
-    return str(answer.json()["choices"][0]["message"]["content"])
+    body: dict[str, Any] = answer.json()
+    return body
+
+
+def _text(body: dict[str, Any]) -> str:
+    return str(body["choices"][0]["message"]["content"])
+
+
+def _num_cached(body: dict[str, Any]) -> int:
+    return int(body["usage"]["prompt_tokens_details"]["cached_tokens"])
+
+
+def _answer(running: RunningFleet, content: str) -> str:
+    return _text(_ask(running, content))
 
 
 def test_the_next_request_survives_a_killed_idle_prefill_and_decode(fleet: FleetFactory) -> None:
@@ -81,20 +96,26 @@ def test_a_stored_block_that_was_damaged_is_computed_again(fleet: FleetFactory) 
     running = fleet()
     content = "Remember this line. " * 60
     first = _answer(running, content)
-    blocks = _wait_for_blocks(running.home / "store")
-    for path in blocks:
-        raw = bytearray(path.read_bytes())
-        raw[-1000] ^= 0xFF
-        path.write_bytes(raw)
-    assert _answer(running, content) == first
+    _wait_for_hit(running, content)
+    for path in running.home.glob("store/slots-*/*.data"):
+        _damage(path)
+    again = _ask(running, content)
+    assert _num_cached(again) == 0
+    assert _text(again) == first
 
 
-def _wait_for_blocks(store: Path) -> list[Path]:
+def _wait_for_hit(running: RunningFleet, content: str) -> None:
+    """Decode writes blocks behind the answer."""
     end_s = time.monotonic() + WAIT_S
-    while True:
-        blocks = [p for p in store.rglob("*") if p.is_file() and p.stat().st_size > 1 << 20]
-        if len(blocks) >= 2:
-            time.sleep(0.5)  # the last write may still be under way
-            return blocks
+    while _num_cached(_ask(running, content)) < 2 * BLOCK_TOKENS:
         assert time.monotonic() < end_s, "no block was stored"
-        time.sleep(0.1)
+
+
+def _damage(path: Path) -> None:
+    """One bit in every 64 KiB: some in every block."""
+    with path.open("r+b") as file:
+        for at in range(1000, path.stat().st_size, 64 << 10):
+            file.seek(at)
+            (byte,) = file.read(1)
+            file.seek(at)
+            file.write(bytes([byte ^ 1]))
