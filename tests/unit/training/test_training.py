@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -44,29 +44,45 @@ def run(
     train(options, num_processes=num_processes, num_threads=1)
 
 
-def trained(directory: Path) -> tuple[int, int, dict[str, torch.Tensor]]:
+Trained = tuple[int, int, dict[str, torch.Tensor]]
+"""Stage, step of the stage, weights."""
+
+
+def trained(directory: Path) -> Trained:
     path = newest_checkpoint(directory / CHECKPOINTS)
     assert path is not None
     progress, weights, _ = load_checkpoint(path)
     return progress.stage, progress.step, weights
 
 
-def test_an_interrupted_run_goes_on_as_if_it_had_not_been(tmp_path: Path, text_files: Path) -> None:
-    run(tmp_path / "whole", text_files, 5)
-    for steps in (1, 4):
-        run(tmp_path / "parts", text_files, steps)
-    whole, parts = trained(tmp_path / "whole"), trained(tmp_path / "parts")
-    assert whole[:2] == parts[:2]
-    assert whole[0] == 1, "the steps reach the next stage"
-    for name, value in whole[2].items():
-        assert torch.equal(value, parts[2][name]), name
+@dataclass(frozen=True)
+class Runs:
+    """Five steps at once; one step, and then the other four."""
+
+    whole: Trained
+    begun: Trained
+    finished: Trained
 
 
-def test_every_learned_tensor_moves(tmp_path: Path, text_files: Path) -> None:
-    run(tmp_path, text_files, 1)
-    before = trained(tmp_path)[2]
-    run(tmp_path, text_files, 5)
-    after = trained(tmp_path)[2]
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory, text_files: Path) -> Runs:
+    whole, parts = (tmp_path_factory.mktemp(name) for name in ("whole", "parts"))
+    run(whole, text_files, 5)
+    run(parts, text_files, 1)
+    begun = trained(parts)
+    run(parts, text_files, 4)
+    return Runs(trained(whole), begun, trained(parts))
+
+
+def test_an_interrupted_run_goes_on_as_if_it_had_not_been(runs: Runs) -> None:
+    assert runs.whole[:2] == runs.finished[:2]
+    assert runs.whole[0] == 1, "the steps reach the next stage"
+    for name, value in runs.whole[2].items():
+        assert torch.equal(value, runs.finished[2][name]), name
+
+
+def test_every_learned_tensor_moves(runs: Runs) -> None:
+    before, after = runs.begun[2], runs.finished[2]
     still = [n for n, v in before.items() if not n.startswith("mtp.") and torch.equal(v, after[n])]
     assert not still
 
