@@ -117,6 +117,8 @@ class Trainer:
         assert measured.counts is not None
         if self._is_first:
             self._learner.balance(measured.counts, stage.balance_rate)
+        if self._pair is not None:
+            self._pair.tell(progress.step)  # both have stepped: weights may be read and saved
         self._advance(sum(map(len, samples)))
         return measured
 
