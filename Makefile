@@ -8,7 +8,7 @@ flag = $(if $(filter-out 0,$($(1))),--$(2) $($(1)))
 UP := --port $(PORT) $(if $(filter-out 0,$(DETACH)),--detach) $(call flag,MODEL,model) \
       $(call flag,PREFILL,prefill) $(call flag,DECODE,decode) $(call flag,VISION,vision) $(call flag,RECIPE,recipe)
 
-.PHONY: serve stop test test-gpu fuzz lint proto setup vectors vectors-generated bench bench-fleet bench-tensors bench-engine bench-bus bench-recipe bench-model bench-kv kv-trace bench-policy
+.PHONY: train-tiny scores serve stop test test-gpu fuzz lint proto setup vectors vectors-generated bench bench-fleet bench-tensors bench-engine bench-bus bench-recipe bench-model bench-kv kv-trace bench-policy
 
 serve: $(STAMP)  ## the whole fleet: PORT=8000 DETACH=1 MODEL=dir PREFILL=n DECODE=n VISION=n RECIPE=n
 	@$(BIN)/rorqual up $(UP)
