@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from bench.policy_bars.load import Load
 
-MODULES = ("prefill", "buckets", "storage", "decode", "speed")
+MODULES = ("prefill", "buckets", "storage", "decode", "speed", "experts")
 
 
 @dataclass(frozen=True)
