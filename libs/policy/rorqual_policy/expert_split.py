@@ -17,7 +17,7 @@ RELAXATION = 1.4
 class SplitParams(NamedTuple):
     """How far to go.
 
-    Source of the defaults: scan of relaxation 1.0 to 1.7 on synthetic decode steps of 64 cards
+    Source of the defaults: scan of relaxation 1.0 to 1.5 on synthetic decode steps of 64 cards
     whose replicas form one cycle, where plain sweeps (1.0) converge slowest.
     """
 
