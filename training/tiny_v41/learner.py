@@ -112,7 +112,9 @@ class Learner(Passes):
         """Of the rows with a weight: logits and cross entropies."""
         result, weights = self.run(batch, selects=selects)
         is_used = batch.weights > 0
-        logits = self._text.logits(weights, result.streams[is_used], result.pre[is_used])
+        rows = is_used.flatten().nonzero()[:, 0]
+        streams, pre = (v.flatten(0, 1).index_select(0, rows) for v in (result.streams, result.pre))
+        logits = self._text.logits(weights, streams, pre)
         return (
             result,
             logits,

@@ -136,15 +136,15 @@ class _Pass:
         self._by_layer = [under(weights, f"layers.{layer}.") for layer in layers]
 
     def run(self) -> Result:
-        given, first_late = self._given, self._config.num_encoder_layers
+        first_late = self._config.num_encoder_layers
         rows, streams, pre = self._embed()
         for plan in self._config.layers[:first_late]:
             streams, pre = self._layer(plan, streams, pre, rows)
         if first_late < self._config.num_layers:
             late, x = self._compress_late(self._config.layers[first_late], streams, pre, rows)
             self._owned[first_late] = x
-            places = torch.arange(len(given.ids))[:, None], late.positions
-            streams, pre, rows = streams[places], pre[places], late
+            streams, pre = (picked(values, late.positions) for values in (streams, pre))
+            rows = late
         for plan in self._config.layers[first_late:]:
             streams, pre = self._layer(plan, streams, pre, rows)
         self._tap(self._config.num_layers, streams)
@@ -291,6 +291,13 @@ class _Pass:
             if chosen.scores is not None and chosen.shares is not None
         ]
         return torch.stack(losses).mean() if losses else torch.zeros(())
+
+
+def picked(values: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
+    """Some rows of every sequence; values: [B, S, ...]; rows: int64 [B, R]. Gives [B, R, ...]."""
+    places = torch.arange(len(values))[:, None] * values.shape[1] + rows
+    found = values.flatten(0, 1).index_select(0, places.flatten())
+    return found.view(*rows.shape, *values.shape[2:])
 
 
 def under(weights: Weights, prefix: str) -> Weights:
