@@ -8,7 +8,7 @@ flag = $(if $(filter-out 0,$($(1))),--$(2) $($(1)))
 UP := --port $(PORT) $(if $(filter-out 0,$(DETACH)),--detach) $(call flag,MODEL,model) \
       $(call flag,PREFILL,prefill) $(call flag,DECODE,decode) $(call flag,VISION,vision) $(call flag,RECIPE,recipe)
 
-.PHONY: train-tiny scores serve stop test test-gpu fuzz lint proto setup vectors vectors-generated bench bench-fleet bench-tensors bench-engine bench-bus bench-recipe bench-model bench-kv kv-trace bench-policy
+.PHONY: chaos train-tiny scores serve stop test test-gpu fuzz lint proto setup vectors vectors-generated bench bench-fleet bench-tensors bench-engine bench-bus bench-recipe bench-model bench-kv kv-trace bench-policy
 
 serve: $(STAMP)  ## the whole fleet: PORT=8000 DETACH=1 MODEL=dir PREFILL=n DECODE=n VISION=n RECIPE=n
 	@$(BIN)/rorqual up $(UP)
@@ -19,6 +19,9 @@ stop: $(STAMP)  ## end a fleet started with DETACH=1
 test: $(STAMP)  ## the whole suite; ARGS= goes to pytest
 	@$(BIN)/rorqual model prepare
 	@$(BIN)/python -m pytest $(ARGS)
+
+chaos: $(STAMP)  ## servers and services away for a while under load: minutes, so not part of test
+	@TEST_OUTAGES=1 $(BIN)/python -m pytest tests/e2e/test_kv_outages.py $(ARGS)
 
 test-gpu: $(STAMP)  ## kernels and models on the accelerator; skipped, with the reason, where there is none
 	@$(BIN)/python -m pytest tests/gpu $(ARGS)
