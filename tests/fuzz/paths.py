@@ -23,7 +23,12 @@ def leads_into(body: Any, path: str) -> bool:
     if not isinstance(body, dict):
         return False
     name = path.removeprefix(".")
-    known = [(value, key[:MAX_KEY_CHARS]) for key, value in body.items() if key]
-    if any(name.startswith(key) and leads_into(value, name[len(key) :]) for value, key in known):
+    known = [(value, key[:MAX_KEY_CHARS]) for key, value in body.items()]
+    if any(_begins(name, key) and leads_into(value, name[len(key) :]) for value, key in known):
         return True
     return not re.search(r"[.\[]", name)
+
+
+def _begins(path: str, key: str) -> bool:
+    """Whether the key, which may be empty, is the first name of the path."""
+    return path.startswith(key) and path[len(key) : len(key) + 1] in ("", ".", "[")
