@@ -30,6 +30,8 @@ _EVICTED_SHARE = 4
 _LINE_SHARE = 8
 """After this part of the segments they are ranked anew."""
 _MAX_DROPPED = 64
+_CREATIONS = 3
+_NUM_GENERATIONS = 1 << 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,10 +97,15 @@ class SlotAllocator:
             owned = self._with_free() or self._refilled()
             if owned is None:
                 return None
-            slot, generation = owned.free.popleft()
+            slot, last = owned.free.popleft()
             owned.num_writing += 1
             self._num_taken += 1
-            return OwnSlot(owned.segment, slot, (generation + 1) & 0xFFFFFFFF)
+            return OwnSlot(owned.segment, slot, self._next_generation(last))
+
+    def _next_generation(self, last: int) -> int:
+        """Any other than the last. Counting would not do: a process that withdraws a block just as
+        its slot is used anew puts the entry, and with it the count, back."""
+        return (last + 1 + self._dice.randrange(_NUM_GENERATIONS - 1)) % _NUM_GENERATIONS
 
     def publish(self, own: OwnSlot, entry: Entry) -> None:
         """The record is written: make it visible. After an error the slot is still the caller's."""
@@ -204,8 +211,15 @@ class SlotAllocator:
         return self._created() or self._given(self._rank(samples)) or self._reclaimed()
 
     def _created(self) -> _Owned | None:
-        segment = self._room.new_segment(self._segments)
-        return self._adopt(segment) if segment else None
+        """A new segment; tried again where another process was quicker to own it, or to fill it."""
+        for _ in range(_CREATIONS):
+            segment = self._room.new_segment(self._segments)
+            if segment is None:
+                return None
+            owned = self._adopt(segment)
+            if owned is not None and self._has_room(owned):
+                return owned
+        return None
 
     def _adopt(self, segment: Segment) -> _Owned | None:
         """Own the segment and know its free slots. None: somebody else owns it."""

@@ -8,6 +8,7 @@ import threading
 import numpy as np
 import pytest
 from rorqual_runtime.blockstore import BlockMark, ForgottenBlock, Lifetime, Provenance
+from rorqual_runtime.blockstore.size_classes import SizeClasses
 from rorqual_runtime.clock import ManualClock
 
 from tests.support.blocks import (
@@ -491,3 +492,23 @@ def test_threads_share_a_store(tmp_path):
     assert not wrong
     assert store.stats().corrupt == 0 and store.stats().put_failures == 0
     store.close()
+
+
+def test_a_new_segment_that_another_process_fills_at_once_is_passed_over(tmp_path, monkeypatch):
+    late, quick = open_store(tmp_path, 40 * SLOT), open_store(tmp_path, 40 * SLOT)
+    create = SizeClasses.new_segment
+
+    def overtaken(classes, segments):
+        monkeypatch.undo()
+        created = create(classes, segments)
+        for number in range(100, 100 + created.shape.num_slots):
+            assert put(quick, number)
+        assert created.num_valid() == created.shape.num_slots
+        return created
+
+    monkeypatch.setattr(SizeClasses, "new_segment", overtaken)
+    assert put(late, 1)
+    assert got(quick, 1) == block(1)
+    assert got(late, 100) == block(100)
+    quick.close()
+    late.close()
