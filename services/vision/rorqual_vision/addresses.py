@@ -33,6 +33,8 @@ def is_allowed(text: str, allowed: Sequence[Network] = ()) -> bool:
         address = ip_address(text)
     except ValueError:
         return False
+    if isinstance(address, IPv6Address) and address.scope_id is not None:
+        return False
     for _ in range(_MAX_NESTING):
         if any(address.version == net.version and address in net for net in allowed):
             return True
@@ -49,11 +51,13 @@ def _inner(address: Address) -> Address | None:
         return None
     if any(address in network for network in _NAT64):
         return IPv4Address(int(address) & 0xFFFFFFFF)
-    if int(address) >> 32 & 0xFFFFFFFF in _ISATAP:
-        return IPv4Address(int(address) & 0xFFFFFFFF)
     if address.teredo is not None:
         return address.teredo[1]
-    return address.ipv4_mapped or address.sixtofour
+    inner = address.ipv4_mapped or address.sixtofour
+    if inner is None and _is_public(address) and int(address) >> 32 & 0xFFFFFFFF in _ISATAP:
+        # Anyone can choose these bits: they close what else is open and never open anything.
+        return IPv4Address(int(address) & 0xFFFFFFFF)
+    return inner
 
 
 def _is_public(address: Address) -> bool:
