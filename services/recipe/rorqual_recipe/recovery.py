@@ -103,7 +103,8 @@ class Recovery:
                 is_try = was_connected and self._ctx.bus.is_connected
                 num_tries, num_outages = num_tries + is_try, num_outages + (not is_try)
                 is_last = num_tries >= self._settings.resend_attempts
-                if is_last or not err.retryable or num_outages > MAX_OUTAGES:
+                is_last = is_last or num_outages >= MAX_OUTAGES
+                if is_last or not err.retryable or not self._is_wanted(stream, choice_index):
                     raise Unavailable(f"the generation was lost: {err.message}") from err
             await self._ctx.clock.sleep(RETRY_PAUSE_S)
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+from dataclasses import astuple, replace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from rorqual_recipe.conversation import Conversation, ParsedRequest, SamplingOptions
+from rorqual_recipe.conversation import Conversation, ParsedRequest, SamplingOptions, Tool
 from rorqual_recipe.encode import encode_request
 from rorqual_recipe.encodings.base import AnswerStage
 from rorqual_recipe.model import ServedModel
@@ -97,6 +97,25 @@ def test_marks_are_shown_by_their_spelling_wherever_they_stand(name, key, value,
     text = f"{name}</think>{dsml if form.startswith('dsml') else called}{value}"
     events = read(text, replace(THINKS, tool_format=form))
     assert "\\ud8" not in repr(events)
+
+
+STRICT = {"f": Tool("f", parameters={"properties": {}, "additionalProperties": False})}
+
+
+@pytest.mark.parametrize(
+    "called",
+    [
+        r'{"name": "g\udfff", "arguments": {}}',
+        r'{"name": "f", "arguments": {"\udfff": 1}}',
+        r'{"arguments": {"a": "\udfff"}, "name": "f"}',
+        r'{"name": "f", "arguments": "x\udfff"}',
+    ],
+)
+def test_an_escape_of_half_a_character_can_be_sent(called) -> None:
+    plan = replace(THINKS, tool_format="hermes", tools=STRICT)
+    events = read(f"</think><tool_call>{called}</tool_call>", plan)
+    shown = "".join(str(value) for event in events for value in astuple(event))
+    assert shown.encode().decode() == shown
 
 
 @given(st.integers(0, 10**9), st.data())

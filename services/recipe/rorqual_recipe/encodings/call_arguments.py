@@ -13,7 +13,7 @@ from json.decoder import scanstring  # type: ignore[attr-defined]
 from typing import NamedTuple
 
 MAX_DEPTH = 127
-_NUM_REMEMBERED, _REMEMBERED_CHARS = 1024, 2048  # at most some 16 MB, of characters of four bytes
+_NUM_REMEMBERED, _REMEMBERED_CHARS = 256, 2048  # at most some 16 MB: 256 parameters each
 _WHOLE_TEXT = "arguments"
 _SPACE = r"[ \t\n\r]*"
 _OPEN = re.compile(rf"{_SPACE}({{){_SPACE}")

@@ -13,6 +13,7 @@ from rorqual_recipe.output.events import (
     ToolCallBegan,
     ToolCallEnded,
 )
+from rorqual_recipe.output.marks import without_surrogates
 from rorqual_recipe.output.plan import tool_call_id
 
 MAX_WARNINGS = 16
@@ -36,13 +37,17 @@ class CallLog:
     ) -> None:
         self._tools = tools
         self._id_seed = id_seed
-        self._spell = spell
+        self._marks_spelled = spell
         self._emit = emit
         self._on_text = on_text
         self._tool: Tool | None = None
         self._pieces: list[str] = []
         self._warnings: set[str] = set()
         self.num_calls = 0
+
+    def _spell(self, text: str) -> str:
+        """As it can be sent: escapes of JSON may decode to surrogates that are no marks."""
+        return without_surrogates(self._marks_spelled(text))
 
     @property
     def is_custom(self) -> bool:
