@@ -157,11 +157,11 @@ def handover_to_wire(job: Job, parts: HandoverParts) -> decode_pb2.HandoverReque
 
 
 def first_token_to_wire(
-    job: Job, token_id: int, *, decode_id: str, num_cached_tokens: int
+    job: Job, token_id: int, *, num_cached_tokens: int
 ) -> decode_pb2.TokenBatch:
-    """The first token, in the name of the decode instance that will send it again with the others.
+    """The first token, which decode will send again with the others.
 
-    Incarnation 0: anything that comes from decode itself outranks it.
+    In nobody's name: until a decode instance has the prompt, none can be asked for it.
     """
     delta = decode_pb2.TokenDelta(
         request_id=job.key.request_id,
@@ -170,7 +170,7 @@ def first_token_to_wire(
         num_prompt_tokens=job.num_prompt_tokens,
         num_cached_tokens=num_cached_tokens,
     )
-    return decode_pb2.TokenBatch(decode_id=decode_id, deltas=[delta])
+    return decode_pb2.TokenBatch(deltas=[delta])
 
 
 def failure_to_wire(

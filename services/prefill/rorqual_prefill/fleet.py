@@ -43,13 +43,9 @@ class BusDecodeFleet:
             raise Unavailable("the router named no decode instance")
         return str(reply.placement.decode_id)
 
-    async def announce(
-        self, job: Job, token_id: int, *, decode_id: str, num_cached_tokens: int
-    ) -> None:
+    async def announce(self, job: Job, token_id: int, *, num_cached_tokens: int) -> None:
         """Tell the client's recipe the first token while the prompt is still handed over."""
-        batch = convert.first_token_to_wire(
-            job, token_id, decode_id=decode_id, num_cached_tokens=num_cached_tokens
-        )
+        batch = convert.first_token_to_wire(job, token_id, num_cached_tokens=num_cached_tokens)
         await self.bus.publish(subjects.recipe_tokens(job.recipe_id), batch)
 
     async def offer(self, decode_id: str) -> None:

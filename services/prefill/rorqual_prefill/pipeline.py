@@ -150,9 +150,7 @@ class PrefillPipeline:
         if token_id in job.stop_ids or token_id in model.eos_token_ids:
             return  # decode says how an answer ends
         with contextlib.suppress(ServingError):
-            await self._fleet.announce(
-                job, token_id, decode_id=placement.result(), num_cached_tokens=begin.first_row
-            )
+            await self._fleet.announce(job, token_id, num_cached_tokens=begin.first_row)
 
     async def _compute(
         self, work: Work, begin: Begin, prompt: Prompt, placement: asyncio.Task[str]

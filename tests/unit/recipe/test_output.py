@@ -142,7 +142,11 @@ def test_a_delta_is_next_seen_or_early(seq, num_tokens, final, arrival) -> None:
 
 def test_a_restarted_sender_silences_its_former_self() -> None:
     order: DeltaOrder[str] = DeltaOrder(max_early=2)
+    assert order.accept_sender("", 0)
+    assert order.decode_id == ""  # nobody to be asked yet
     assert order.accept_sender("decode-1", 5)
+    assert order.accept_sender("", 0)
+    assert (order.decode_id, order.incarnation) == ("decode-1", 5)
     assert order.accept_sender("decode-1", 6)
     assert not order.accept_sender("decode-1", 5)
     assert order.accept_sender("decode-2", 1)

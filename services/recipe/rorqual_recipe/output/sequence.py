@@ -35,7 +35,10 @@ class DeltaOrder(Generic[Delta]):
         return bool(self.early) and min(self.early) > self.next_seq
 
     def accept_sender(self, decode_id: str, incarnation: int) -> bool:
-        """False for the former self of a restarted instance."""
+        """False for the former self of a restarted instance. An empty id is prefill's, which tells
+        a first token before any instance has the prompt."""
+        if not decode_id:
+            return True
         if decode_id == self.decode_id and incarnation < self.incarnation:
             return False
         self.decode_id, self.incarnation = decode_id, incarnation
