@@ -43,6 +43,15 @@ async def test_blocks_come_back_verified(store, server):
     assert store.stats().num_blocks == 4
 
 
+async def test_only_an_exact_block_takes_the_place_of_another(store, server):
+    replayed, exact = BlockMark(Provenance.REPLAYED), BlockMark(Provenance.EXACT)
+    for mark in (replayed, exact, replayed):
+        assert put(store, 1, mark=mark)
+    (listed,) = store.listing()
+    assert listed.mark.provenance is Provenance.EXACT
+    assert (store.stats().puts, store.stats().duplicates) == (2, 1)
+
+
 async def test_blocks_expire(store, server):
     put(store, 1, ttl_s=1000)
     client = redis.Redis(port=server.port)

@@ -305,14 +305,14 @@ class SlotAllocator:
     def _sweep(self, segment: Segment) -> None:
         if not segment.own():
             return
+        is_in_use = segment.number in self._owned
         try:
             num_left = self._expire(segment)
+            if not is_in_use and not num_left:
+                self._segments.forget_segment(segment)
         finally:
-            is_in_use = segment.number in self._owned
             if not is_in_use:
                 segment.disown()
-        if not is_in_use and not num_left and segment.own():
-            self._segments.forget_segment(segment)
 
     def _expire(self, segment: Segment) -> int:
         """Returns how many blocks are left in the segment."""

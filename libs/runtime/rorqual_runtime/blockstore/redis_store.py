@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import redis
 
-from rorqual_runtime.blockstore.backend import BlockListing, BlockMark, StoreStats
+from rorqual_runtime.blockstore.backend import BlockListing, BlockMark, Provenance, StoreStats
 from rorqual_runtime.blockstore.record import (
     NOWHERE,
     PACKED_BYTES,
@@ -65,7 +65,6 @@ class RedisBlockStore:
         self._counts: Counter[str] = Counter()
         self._lock = threading.Lock()
         self._away_until_s = -math.inf
-        self._named: set[bytes] = set()
 
     def get(self, fingerprint: str, key: bytes, into: Buffer) -> bool:
         return self.get_many(fingerprint, [(key, into)])[0]
@@ -99,22 +98,22 @@ class RedisBlockStore:
         ttl_s: float | None = None,
         mark: BlockMark = _PLAIN,
     ) -> list[bool]:
-        kept: list[bool] = []
+        outcomes: list[str] = []
         payloads = [
             (BlockName.of(fingerprint, k), memoryview(data).cast("B")) for k, data in blocks
         ]
         for batch in _batches(payloads):
             records = [
                 (name, self._record(name, payload, ttl_s, mark._replace(depth=mark.depth + index)))
-                for index, (name, payload) in enumerate(batch, start=len(kept))
+                for index, (name, payload) in enumerate(batch, start=len(outcomes))
             ]
-            kept += self._call(
-                partial(self._store, fingerprint, records, ttl_s),
-                [False] * len(records),
+            outcomes += self._call(
+                partial(self._store, fingerprint, records, ttl_s, mark),
+                ["put_failures"] * len(records),
             )
-        self._count("puts", sum(kept))
-        self._count("put_failures", len(kept) - sum(kept))
-        return kept
+        for outcome in outcomes:
+            self._count(outcome)
+        return [outcome != "put_failures" for outcome in outcomes]
 
     def has(self, fingerprint: str, key: bytes) -> bool:
         name = BlockName.of(fingerprint, key)
@@ -192,17 +191,22 @@ class RedisBlockStore:
         return b"".join([header.pack(), payload])
 
     def _store(
-        self, fingerprint: str, records: list[tuple[BlockName, bytes]], ttl_s: float | None
-    ) -> list[bool]:
+        self,
+        fingerprint: str,
+        records: list[tuple[BlockName, bytes]],
+        ttl_s: float | None,
+        mark: BlockMark,
+    ) -> list[str]:
+        """Which count each adds to. Only an exact block takes the place of one that is there."""
         pipe = self._client.pipeline(transaction=False)
+        lifetime_ms = None if ttl_s is None else max(1, int(ttl_s * 1e3))
+        is_new_only = mark.provenance is not Provenance.EXACT
         for name, record in records:
-            pipe.set(_key_of(name), record, px=None if ttl_s is None else max(1, int(ttl_s * 1e3)))
+            pipe.set(_key_of(name), record, px=lifetime_ms, nx=is_new_only)
         digest = records[0][0].fingerprint
-        if digest not in self._named:
-            pipe.set(_NAME_PREFIX + digest.hex().encode(), fingerprint)
-        replies = pipe.execute(raise_on_error=False)
-        self._named.add(digest)
-        return [reply is True for reply in replies[: len(records)]]
+        pipe.set(_NAME_PREFIX + digest.hex().encode(), fingerprint)  # the server may evict it
+        replies = pipe.execute(raise_on_error=False)[: len(records)]
+        return [_outcome(reply) for reply in replies]
 
     def _scanned(self) -> Iterator[list[bytes]]:
         cursor = 0
@@ -249,6 +253,13 @@ class RedisBlockStore:
     def _count(self, what: str, number: int = 1) -> None:
         with self._lock:
             self._counts[what] += number
+
+
+def _outcome(reply: Any) -> str:
+    """Which count a SET adds to; None is what NX says of a key that is there."""
+    if reply is None:
+        return "duplicates"
+    return "puts" if reply is True else "put_failures"
 
 
 def _key_of(name: BlockName) -> bytes:

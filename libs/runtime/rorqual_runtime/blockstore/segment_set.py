@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import re
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -36,6 +37,7 @@ from rorqual_runtime.blockstore.slot_io import SlotIo
 from rorqual_runtime.logs import get_logger
 
 _MAP_NAME = "map"
+_INDEX_NAME = re.compile(rf"[0-9a-f]{{8}}{re.escape(INDEX_SUFFIX)}")
 
 log = get_logger(__name__)
 
@@ -122,7 +124,7 @@ class SegmentSet:
         numbers = [
             int(entry.name[:8], 16)
             for entry in os.scandir(self.directory)
-            if entry.name.endswith(INDEX_SUFFIX)
+            if _INDEX_NAME.fullmatch(entry.name)
         ]
         found = [self.segment(number) for number in numbers]
         return [segment for segment in found if segment is not None]
@@ -140,7 +142,10 @@ class SegmentSet:
                 if segment.is_removed():
                     del self._segments[number]
         if self._map.is_removed():
-            self._map = KeyMap(self.directory / _MAP_NAME, self._store_id)
+            try:
+                self._map = KeyMap(self.directory / _MAP_NAME, self._store_id)
+            except (BadMap, FileNotFoundError):
+                return  # none is in place: the old one serves until a process makes a new one
             for segment in list(self._segments.values()):
                 if segment.is_owned:
                     self.reindex(segment)

@@ -62,8 +62,9 @@ class SizeClasses:
         self._lock = threading.RLock()
         self._listed_ns = 0
         self.directory = StoreDirectory(root)
-        with self.directory.locked():
-            self.directory.remove_orphans()
+        with self.directory.locked() as is_locked:
+            if is_locked:  # else somebody may be about to finish what looks like one
+                self.directory.remove_orphans()
 
     def find(self, num_payload_bytes: int) -> SizeClass | None:
         """The class of blocks of this size, if there is one. Raises: OSError."""
@@ -85,7 +86,8 @@ class SizeClasses:
             if changed_ns != self._listed_ns:
                 for slot_bytes in self.directory.slot_sizes():
                     if slot_bytes not in self._open:
-                        self._opened(slot_bytes)
+                        with contextlib.suppress(OSError):
+                            self._opened(slot_bytes)
                 self._listed_ns = changed_ns
         return list(self._open.values())
 

@@ -40,8 +40,6 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
 _TOUCH_INTERVAL_S = 60.0
-_SEGMENTS_PER_STORE = 32
-_OTHERS_SAMPLE_SLOTS = 1024
 _PLAIN = BlockMark()
 
 log = get_logger(__name__)
