@@ -68,6 +68,8 @@ class IndexMirror:
         self._changed: set[int] | None = None
         """First halves of keys that changed since the resync under way began."""
         self.is_loaded = False
+        self._is_behind = True
+        """A resync is due, or broke off."""
         self.num_resyncs = 0
 
     def request(self, reason: str) -> None:
@@ -80,7 +82,7 @@ class IndexMirror:
         """Read Redis anew, unless it was only slow: what others wrote came as events."""
         with contextlib.suppress(StoreAway):
             store = await self._link.call(_identify)
-            if store.run_id and store == self._store and self.is_loaded:
+            if store.run_id and store == self._store and not self._is_behind:
                 return
         self.request("redis is back")
 
@@ -89,6 +91,7 @@ class IndexMirror:
         while True:
             await self._wanted.wait()
             self._wanted.clear()
+            self._is_behind = True
             with contextlib.suppress(StoreAway):  # its return asks again
                 await self.sync()
             await asyncio.sleep(self._pause_s)
@@ -165,7 +168,7 @@ class IndexMirror:
         finally:
             self._changed = None
         await self._drop_unseen()
-        self.is_loaded = True
+        self.is_loaded, self._is_behind = True, False
         self.num_resyncs += 1
         log.info("index is in step with redis", extra={"num_records": len(self._index)})
 

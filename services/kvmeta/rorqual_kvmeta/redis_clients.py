@@ -61,7 +61,10 @@ def _by_sentinel(parts: SplitResult, timeout_s: float, max_connections: int) -> 
     service, _, database = parts.path.strip("/").partition("/")
     if not service:
         raise ValueError("a redis+sentinel URL names its master: redis+sentinel://host:26379/name")
-    login = {"username": parts.username, "password": parts.password and unquote(parts.password)}
+    login = {
+        "username": parts.username and unquote(parts.username),
+        "password": parts.password and unquote(parts.password),
+    }
     sentinel = Sentinel(  # type: ignore[no-untyped-call]
         _hosts(parts, SENTINEL_PORT),
         sentinel_kwargs={"socket_timeout": timeout_s, "socket_connect_timeout": timeout_s},
@@ -82,7 +85,7 @@ def _by_sentinel(parts: SplitResult, timeout_s: float, max_connections: int) -> 
 def _cluster(parts: SplitResult, timeout_s: float, max_connections: int) -> RedisCluster:
     return RedisCluster(
         startup_nodes=[ClusterNode(*host) for host in _hosts(parts, CLUSTER_PORT)],
-        username=parts.username,
+        username=parts.username and unquote(parts.username),
         password=parts.password and unquote(parts.password),
         max_connections=max_connections,
         socket_timeout=timeout_s,

@@ -28,6 +28,7 @@ class RedisLink:
         """Raises: ValueError for a URL of no known form."""
         self._timeout_s = timeout_s
         self._probe_interval_s = probe_interval_s
+        self._slots = asyncio.Semaphore(max_connections)
         self._redis = open_client(url, timeout_s=timeout_s, max_connections=max_connections)
         self._broken = asyncio.Event()
         self._broken.set()
@@ -68,7 +69,7 @@ class RedisLink:
 
     async def _try(self, operation: Callable[[RedisClient], Awaitable[T]], timeout_s: float) -> T:
         try:
-            async with asyncio.timeout(timeout_s):
+            async with asyncio.timeout(timeout_s), self._slots:
                 return await operation(self._redis)
         except (RedisError, OSError, TimeoutError) as error:
             await self._break(error)

@@ -47,6 +47,7 @@ from rorqual_kvmeta.records import (
     StoredBlock,
     from_events,
     keys_of,
+    record_keys,
     records_of,
     state_after,
 )
@@ -269,7 +270,8 @@ class KvmetaService:
         except StoreAway:
             return
         if len(touched):
-            await self._events.publish(touched)
+            # As they are now: some may have been forgotten meanwhile, and a use revives none.
+            await self._events.publish(self.index.lookup(record_keys(touched)))
 
     def _reason(self, keys: Keys, match: IndexMatch, content_key: bytes) -> str:
         """For operators: also tells a prompt that begins like one of another namespace."""
