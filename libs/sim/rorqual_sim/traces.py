@@ -127,6 +127,8 @@ def _mooncake(path: Path) -> Trace:
     for number, record in _records(path):
         try:
             block_tokens = int(record.get("block_tokens", block_tokens))
+            if block_tokens < 1 or min(record.get("hash_ids", ()), default=0) < 0:
+                raise ValueError("needs block_tokens >= 1 and hash_ids >= 0")
             session, tenant = record.get("session"), record.get("tenant", "")
             rows.append(
                 _Row(
@@ -138,7 +140,7 @@ def _mooncake(path: Path) -> Trace:
                     tenant=tenants.setdefault(tenant, len(tenants)),
                 )
             )
-        except (KeyError, TypeError, ValueError) as error:
+        except (KeyError, TypeError, ValueError, OverflowError) as error:
             raise TraceError(path, number, f"{type(error).__name__}: {error}") from None
     return _trace(path, rows, block_tokens)
 
@@ -150,7 +152,7 @@ def _azure(path: Path) -> Trace:
             try:
                 at_s = (datetime.fromisoformat(record["TIMESTAMP"][:26]) - _EPOCH).total_seconds()
                 lengths = int(record["ContextTokens"]), int(record["GeneratedTokens"])
-            except (KeyError, TypeError, ValueError) as error:
+            except (KeyError, TypeError, ValueError, OverflowError) as error:
                 raise TraceError(path, number, f"{type(error).__name__}: {error}") from None
             rows.append(_Row(at_s, *lengths, _NO_BLOCKS))
     return _trace(path, rows, MOONCAKE_BLOCK_TOKENS)
@@ -170,7 +172,7 @@ def _sessions(path: Path) -> Trace:
             requests = [
                 _session_row(fields, session, warm, first_free_id) for fields in record["reqs"]
             ]
-        except (KeyError, TypeError, ValueError, IndexError) as error:
+        except (KeyError, TypeError, ValueError, IndexError, OverflowError) as error:
             raise TraceError(path, number, f"{type(error).__name__}: {error}") from None
         rows += requests
         ends = (int(row.blocks.max()) + 1 for row in requests if len(row.blocks))

@@ -6,10 +6,12 @@ from dataclasses import replace
 
 import pytest
 from rorqual_policy.placement import PlacementParams, estimate_step_s
-from rorqual_policy.step_cost import STUDY_COST
+from rorqual_policy.step_cost import STUDY_COST, StepCost
 from rorqual_sim.replay.fleet import Replay
 from rorqual_sim.replay.options import Failure, ReplayOptions, Role
 from rorqual_sim.replay.report import html_report, summary
+from rorqual_sim.replay.requests import Request
+from rorqual_sim.replay.store import PrefixStore
 from rorqual_sim.traces import TraceError, read_trace
 
 pytestmark = pytest.mark.timeout(400)  # compiling takes seconds of an idle core
@@ -127,3 +129,30 @@ def test_options_that_make_no_sense_are_refused():
     for bad in ({"policy": "best"}, {"num_decode": 0}, {"speed": 0.0}):
         with pytest.raises(ValueError):
             ReplayOptions(**bad)
+
+
+@pytest.mark.parametrize("down_s", [float("inf"), float("nan"), -1.0])
+def test_a_failure_ends(down_s):
+    with pytest.raises(ValueError, match="down_s is finite"):
+        Failure(5.0, Role.DECODE, down_s=down_s)
+
+
+def test_a_step_takes_time():
+    with pytest.raises(ValueError, match="a0_s must be > 0"):
+        replace(OPTIONS, cost=StepCost(0.0, 1e-5, 0.0, 0.0))
+
+
+def test_a_page_that_expired_and_is_computed_again_keeps_a_fresh_window():
+    store = PrefixStore(replace(OPTIONS, store_lifetime_s=60.0, window_hold_s=180.0))
+    asked = Request(0, 1024, 1, 0, (7, 8), 512, 0)
+    store.write(asked, 0.0)
+    assert store.match(asked, 170.0) == (0, 0)
+    store.write(asked, 170.0)
+    assert store.match(asked, 200.0) == (1023, 0)
+
+
+@pytest.mark.parametrize("blocks", [[2**31], [-5]])
+def test_block_ids_are_checked(tmp_path, blocks):
+    path = write_trace(tmp_path / "ids.jsonl", [request(0, 100, 1, blocks)])
+    with pytest.raises(TraceError, match=r"line 1|:1"):
+        read_trace(path)

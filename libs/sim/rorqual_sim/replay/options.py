@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -25,6 +26,11 @@ class Failure:
     role: Role
     number: int = 0
     down_s: float = 60.0
+
+    def __post_init__(self) -> None:
+        for name, value in (("at_s", self.at_s), ("down_s", self.down_s)):
+            if not (math.isfinite(value) and value >= 0):
+                raise ValueError(f"a failure's {name} is finite and >= 0, got {value}")
 
 
 @dataclass(frozen=True)
@@ -65,6 +71,8 @@ class ReplayOptions:
 
     def __post_init__(self) -> None:
         checked_cost(self.cost)
+        if self.cost.a0_s <= 0:
+            raise ValueError(f"cost.a0_s must be > 0, a step takes time; got {self.cost.a0_s}")
         if self.policy not in PREFILL_POLICIES:
             raise ValueError(f"policy {self.policy!r} is none of {sorted(PREFILL_POLICIES)}")
         counts = self.num_prefill, self.num_decode, self.ranks_per_group, self.max_running

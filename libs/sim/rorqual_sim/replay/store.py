@@ -38,6 +38,6 @@ class PrefixStore:
     def write(self, request: Request, now_s: float) -> None:
         """The prompt was computed: its pages are stored, the windows of the new ones kept."""
         for page in request.pages:
-            if page not in self._pages:
+            if now_s - self._pages.get(page, -float("inf")) > self._options.store_lifetime_s:
                 self._windows[page] = now_s
             self._pages[page] = now_s
