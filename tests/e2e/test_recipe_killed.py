@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import signal
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ import pytest
 
 from tests.e2e.chat import MODEL
 from tests.support.fleet import RunningFleet, running_fleet
+from tests.support.waiting import WAIT_S, soon
 
 QUESTION = [{"role": "user", "content": "Tell me a long story about a river and a mountain."}]
 COMMON: dict[str, Any] = {"model": MODEL, "temperature": 0}
@@ -82,9 +84,10 @@ async def _ask_all(running: RunningFleet, kill: str | None = None) -> dict[str, 
     }
     if kill is not None:
         streams = [begun[name] for name, (_, body) in REQUESTS.items() if "stream" in body]
-        await asyncio.gather(*(event.wait() for event in streams))
+        await soon(asyncio.gather(*(event.wait() for event in streams)), 120.0)
+        end_s = time.monotonic() + WAIT_S
         while kill not in (loads := await asyncio.to_thread(running.loads)):
-            pass  # it was too busy to tell
+            assert time.monotonic() < end_s, f"{kill} does not report"
         assert loads[kill].num_active_requests > 0, "nothing was under way there"
         await asyncio.to_thread(running.kill, kill)
     return {name: await task for name, task in tasks.items()}

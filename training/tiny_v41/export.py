@@ -33,6 +33,8 @@ def export(
     num_calibrated: exercises of a family that temperatures are fitted to. Raises: NoModel,
     FileExistsError.
     """
+    if out.exists():
+        raise FileExistsError(f"{out} exists: name another with --out, or remove it")
     draft = newest_checkpoint(run / DRAFT / CHECKPOINTS)
     path = draft or newest_checkpoint(run / CHECKPOINTS)
     if path is None:

@@ -82,8 +82,11 @@ async def ask(
     """Which exercises of a group were answered rightly; an error is a wrong answer."""
 
     async def one(found: Exercise) -> bool:
-        async with limit:
-            response = await client.post("/v1/chat/completions", json=body_of(found, model))
+        try:
+            async with limit:
+                response = await client.post("/v1/chat/completions", json=body_of(found, model))
+        except httpx.HTTPError:
+            return False
         if response.status_code != httpx.codes.OK:
             return False
         return is_right(found, response.json()["choices"][0]["message"])

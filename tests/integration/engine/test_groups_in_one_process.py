@@ -17,7 +17,7 @@ def test_a_group_that_never_came_together_leaves_nothing_behind(tmp_path: Path) 
         with ThreadPoolExecutor(2) as pool:
             ranks = list(
                 pool.map(
-                    lambda rank, at=address: ProcessExchange(at, rank, 2, timeout_s=10.0), range(2)
+                    lambda rank, at=address: ProcessExchange(at, rank, 2, timeout_s=30.0), range(2)
                 )
             )
             assert list(pool.map(lambda each: each.agree(each.rank + 5), ranks)) == [[5, 6]] * 2

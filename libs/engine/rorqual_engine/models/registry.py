@@ -88,6 +88,10 @@ def find_device(device: str) -> torch.device:
         ) from None
     if target.type == "cuda" and not torch.cuda.is_available():
         raise UnsupportedModel(f"device {device!r} asked for, but this machine shows no CUDA GPU")
+    if target.type == "cuda" and (target.index or 0) >= torch.cuda.device_count():
+        raise UnsupportedModel(
+            f"device {device!r} asked for, but this machine shows {torch.cuda.device_count()} GPUs"
+        )
     return target
 
 
