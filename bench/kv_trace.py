@@ -20,7 +20,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from rorqual_kvmeta.redis_link import RedisLink
 from rorqual_kvmeta.service import KvmetaService
 from rorqual_kvmeta.settings import KvmetaSettings
 from rorqual_policy import BLOCK_TOKENS, ValueEviction, block_keys
@@ -28,6 +27,7 @@ from rorqual_proto.v1 import kvmeta_pb2
 from rorqual_runtime import subjects
 from rorqual_runtime.blockstore import BlockStore
 from rorqual_runtime.bus import Bus
+from rorqual_runtime.redis_link import RedisLink
 from rorqual_runtime.service import open_service
 from rorqual_runtime.settings import RuntimeSettings
 

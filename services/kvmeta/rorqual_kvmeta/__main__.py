@@ -3,10 +3,10 @@
 from contextlib import aclosing
 
 from rorqual_runtime.errors import Unsupported
+from rorqual_runtime.redis_link import RedisLink
 from rorqual_runtime.service import open_service, run, run_until_signal
 from rorqual_runtime.settings import RuntimeSettings
 
-from rorqual_kvmeta.redis_link import RedisLink
 from rorqual_kvmeta.service import KvmetaService
 from rorqual_kvmeta.settings import KvmetaSettings
 

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 from rorqual_runtime.clock import Clock
+from rorqual_runtime.redis_clients import RedisClient
 
 from rorqual_kvmeta.records import Keys
-from rorqual_kvmeta.redis_clients import RedisClient
 
 LEASES_NAME = b"rorqual:v2:{leases}"
 """Sorted set of lease ids by expiry. The braces keep it and all leases in one slot of a Cluster."""

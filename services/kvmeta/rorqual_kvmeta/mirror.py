@@ -14,13 +14,13 @@ import numpy as np
 from redis.asyncio.cluster import RedisCluster
 from rorqual_runtime.clock import Clock
 from rorqual_runtime.logs import get_logger
+from rorqual_runtime.redis_clients import RedisClient
+from rorqual_runtime.redis_link import RedisLink, StoreAway
 
 from rorqual_kvmeta import truth
 from rorqual_kvmeta.index import BlockIndex
 from rorqual_kvmeta.pending import PendingRecords
 from rorqual_kvmeta.records import Keys, Records, record_keys
-from rorqual_kvmeta.redis_clients import RedisClient
-from rorqual_kvmeta.redis_link import RedisLink, StoreAway
 
 MARKER_NAME = b"rorqual:v2:marker"
 """A random value: another one means that Redis has lost what it held."""

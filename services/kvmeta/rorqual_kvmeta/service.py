@@ -9,6 +9,7 @@ from rorqual_runtime import subjects
 from rorqual_runtime.bus import MessageContext
 from rorqual_runtime.errors import Unavailable
 from rorqual_runtime.logs import get_logger
+from rorqual_runtime.redis_link import RedisLink, StoreAway
 from rorqual_runtime.service import ServiceContext
 
 from rorqual_kvmeta import truth
@@ -51,7 +52,6 @@ from rorqual_kvmeta.records import (
     records_of,
     state_after,
 )
-from rorqual_kvmeta.redis_link import RedisLink, StoreAway
 from rorqual_kvmeta.settings import KvmetaSettings
 from rorqual_kvmeta.stores import StoreNotices
 from rorqual_kvmeta.upkeep import Upkeep

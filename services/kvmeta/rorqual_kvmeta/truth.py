@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 from rorqual_policy import KEY_BYTES
+from rorqual_runtime.redis_clients import RedisClient
 
 from rorqual_kvmeta.records import (
     Keys,
@@ -23,7 +24,6 @@ from rorqual_kvmeta.records import (
     from_values,
     record_keys,
 )
-from rorqual_kvmeta.redis_clients import RedisClient
 
 PREFIX = b"rorqual:v2:blocks:"
 BUCKET_BITS = 17

@@ -16,13 +16,13 @@ import numpy.typing as npt
 from rorqual_policy.quotas import Quotas, bytes_to_free
 from rorqual_runtime.clock import Clock
 from rorqual_runtime.logs import get_logger
+from rorqual_runtime.redis_clients import RedisClient
+from rorqual_runtime.redis_link import RedisLink
 
 from rorqual_kvmeta import truth
 from rorqual_kvmeta.index import BlockIndex
 from rorqual_kvmeta.leases import Leases
 from rorqual_kvmeta.records import RECORD, Keys, Records, State, record_keys
-from rorqual_kvmeta.redis_clients import RedisClient
-from rorqual_kvmeta.redis_link import RedisLink
 
 LOCK_NAME = b"rorqual:v2:upkeep"
 BATCH = 1024

@@ -5,13 +5,13 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 
 import pytest_asyncio
-from rorqual_kvmeta.redis_link import RedisLink
 from rorqual_kvmeta.service import KvmetaService
 from rorqual_kvmeta.settings import KvmetaSettings
 from rorqual_proto.v1 import generation_pb2, kvmeta_pb2
 from rorqual_runtime import subjects
 from rorqual_runtime.bus import Bus
 from rorqual_runtime.clock import ManualClock
+from rorqual_runtime.redis_link import RedisLink
 from rorqual_runtime.service import open_service
 from rorqual_runtime.settings import RuntimeSettings
 

@@ -3,8 +3,8 @@
 import contextlib
 
 import pytest
-from rorqual_kvmeta.redis_clients import open_client
 from rorqual_policy import block_keys
+from rorqual_runtime.redis_clients import open_client
 
 from tests.support import servers
 from tests.support.waiting import until

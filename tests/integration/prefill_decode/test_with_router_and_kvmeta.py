@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 
-from rorqual_kvmeta.redis_link import RedisLink
 from rorqual_kvmeta.service import KvmetaService
 from rorqual_kvmeta.settings import KvmetaSettings
 from rorqual_proto.v1 import router_pb2
@@ -14,6 +13,7 @@ from rorqual_router.service import RouterService
 from rorqual_router.settings import RouterSettings
 from rorqual_runtime import subjects
 from rorqual_runtime.queue import WorkQueue
+from rorqual_runtime.redis_link import RedisLink
 from rorqual_runtime.service import open_service
 
 from tests.integration.prefill_decode.conftest import prompt

@@ -6,9 +6,9 @@ from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 from redis.exceptions import RedisError
-from rorqual_runtime.logs import get_logger
 
-from rorqual_kvmeta.redis_clients import RedisClient, close_client, drop_idle, open_client
+from rorqual_runtime.logs import get_logger
+from rorqual_runtime.redis_clients import RedisClient, close_client, drop_idle, open_client
 
 log: logging.Logger = get_logger(__name__)
 
