@@ -57,8 +57,9 @@ bench-fleet bench-tensors bench-engine bench-bus bench-model: bench-%: $(STAMP)
 bench-policy: $(STAMP)  ## the bars of the load balancers: TRACES=folder of traces
 	@$(BIN)/python -m bench.bench_policy $(if $(TRACES),--traces $(TRACES)) $(ARGS)
 
-bench-kv: $(STAMP)  ## the block store against fio on the same disk: ARGS="--dir DIR"; prefix matching
-	@$(BIN)/python -m bench.bench_kv_store $(ARGS); in=$$?; $(BIN)/python -m bench.bench_kv_match && exit $$in
+bench-kv: $(STAMP)  ## the block store against fio on the same disk: ARGS="--dir DIR"; prefix matching; TTFT of a hit
+	@$(BIN)/python -m bench.bench_kv_store $(ARGS); in=$$?; $(BIN)/python -m bench.bench_kv_match || in=1; \
+	$(BIN)/python -m bench.bench_kv_ttft && exit $$in
 
 kv-trace: $(STAMP)  ## hit rate of a trace (Mooncake format) through kvmeta and store: TRACE=file.jsonl
 	@$(BIN)/python -m bench.kv_trace $(TRACE) $(ARGS)

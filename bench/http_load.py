@@ -8,6 +8,7 @@ import statistics
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 
 @dataclass(frozen=True)
@@ -26,6 +27,8 @@ class StreamTiming:
     """When the request had been written."""
     content_s: list[float] = field(default_factory=list)
     """Arrival of each event with non-empty content."""
+    done_s: float = 0.0
+    """When the stream ended."""
     completion_tokens: int = 0
     """As the server's usage reports."""
     prompt_tokens: int = 0
@@ -55,10 +58,23 @@ def chat_body(model: str, content: str, *, max_tokens: int) -> dict[str, object]
     }
 
 
+def completion_body(model: str, token_ids: Sequence[int], *, max_tokens: int) -> dict[str, object]:
+    """A greedy streamed continuation of token ids by exactly max_tokens."""
+    return {
+        "model": model,
+        "prompt": list(token_ids),
+        "temperature": 0,
+        "max_tokens": max_tokens,
+        "ignore_eos": True,
+        "stream": True,
+        "stream_options": {"include_usage": True},
+    }
+
+
 async def stream_once(
     endpoint: Endpoint, body: dict[str, object], *, timeout_s: float = 300.0
 ) -> StreamTiming:
-    """Send one streamed chat request and time its events.
+    """Send one streamed request, a chat if it has messages, and time its events.
 
     Raises: RuntimeError on any status but 200 or on a stream without `[DONE]`.
     """
@@ -69,8 +85,9 @@ async def _stream_once(endpoint: Endpoint, body: dict[str, object]) -> StreamTim
     reader, writer = await asyncio.open_connection(endpoint.host, endpoint.port)
     try:
         raw = json.dumps(body).encode()
+        path = "chat/completions" if "messages" in body else "completions"
         head = (
-            f"POST /v1/chat/completions HTTP/1.1\r\nHost: {endpoint.host}\r\n"
+            f"POST /v1/{path} HTTP/1.1\r\nHost: {endpoint.host}\r\n"
             f"Content-Type: application/json\r\nContent-Length: {len(raw)}\r\n"
             "Connection: close\r\n\r\n"
         )
@@ -94,11 +111,12 @@ async def _read_events(reader: asyncio.StreamReader, timing: StreamTiming) -> No
         now_s = time.perf_counter()
         data = line[6:].strip()
         if data == b"[DONE]":
+            timing.done_s = now_s
             return
         event = json.loads(data)
         if "error" in event:
             raise RuntimeError(f"stream ended with {event['error']}")
-        if event.get("choices") and event["choices"][0]["delta"].get("content"):
+        if _has_content(event):
             timing.content_s.append(now_s)
         if usage := event.get("usage"):
             timing.completion_tokens = usage["completion_tokens"]
@@ -106,6 +124,12 @@ async def _read_events(reader: asyncio.StreamReader, timing: StreamTiming) -> No
             details = usage.get("prompt_tokens_details") or {}
             timing.cached_tokens = details.get("cached_tokens", 0)
     raise RuntimeError("the stream ended without [DONE]")
+
+
+def _has_content(event: dict[str, Any]) -> bool:
+    for choice in event.get("choices") or ():
+        return bool(choice.get("text") or choice.get("delta", {}).get("content"))
+    return False
 
 
 @dataclass(frozen=True)
