@@ -11,6 +11,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from rorqual_cli.keys_arguments import add_keys
 from rorqual_cli.kv_arguments import add_kv
 from rorqual_cli.model import DEFAULT_MODEL
 from rorqual_cli.options import DEFAULT_HOME, FleetOptions
@@ -55,6 +56,7 @@ def _parser() -> argparse.ArgumentParser:
     add_replay(commands, _replay)
     add_plan(commands, _plan)
     add_kv(commands, home, _kv)
+    add_keys(commands, home, _keys)
     return parser
 
 
@@ -196,6 +198,12 @@ def _kv(options: argparse.Namespace, _arguments: Sequence[str]) -> int:
     from rorqual_cli.kv import run_kv
 
     return run_kv(options)
+
+
+def _keys(options: argparse.Namespace, _arguments: Sequence[str]) -> int:
+    from rorqual_cli.keys import run_keys
+
+    return run_keys(options)
 
 
 def _replay(options: argparse.Namespace, _arguments: Sequence[str]) -> int:

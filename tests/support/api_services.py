@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,6 +16,7 @@ from rorqual_recipe.model import ServedModel, load_served_model
 from rorqual_recipe.response_memory import open_memory
 from rorqual_recipe.service import RecipeService
 from rorqual_recipe.settings import RecipeSettings
+from rorqual_runtime.redis_link import RedisLink
 from rorqual_runtime.service import ServiceContext, open_service
 from rorqual_runtime.settings import RuntimeSettings
 
@@ -66,8 +67,9 @@ async def running_gateway(
 ) -> AsyncIterator[RunningGateway]:
     """A gateway on a free port."""
     gateway_settings = GatewaySettings(port=0, **overrides)  # type: ignore[arg-type]
-    async with open_service("gateway", settings) as ctx:
-        service = GatewayService(ctx, gateway_settings)
+    link = RedisLink(settings.redis_url, timeout_s=WAIT_S, probe_interval_s=0.1, max_connections=4)
+    async with aclosing(link), open_service("gateway", settings) as ctx:
+        service = GatewayService(ctx, link, gateway_settings)
         await service.start()
         listener = open_listener("127.0.0.1", 0)
         origins = parse_cors_origins(gateway_settings.cors_origins)

@@ -7,6 +7,7 @@ from typing import TypeVar
 
 from redis.exceptions import RedisError
 
+from rorqual_runtime.errors import Unsupported
 from rorqual_runtime.logs import get_logger
 from rorqual_runtime.redis_clients import RedisClient, close_client, drop_idle, open_client
 
@@ -55,13 +56,14 @@ class RedisLink:
         self._broken.clear()
         return True
 
-    async def keep_up(self, on_return: Callable[[], Awaitable[None]]) -> None:
+    async def keep_up(self, on_return: Callable[[], Awaitable[None]] | None = None) -> None:
         """For ever: whenever Redis is away, knock until it is back, then call `on_return`."""
         while True:
             await self._broken.wait()
             if await self.connect():
                 log.info("redis is up")
-                await on_return()
+                if on_return is not None:
+                    await on_return()
             await asyncio.sleep(self._probe_interval_s)
 
     async def aclose(self) -> None:
@@ -81,6 +83,21 @@ class RedisLink:
             log.warning("redis is away", extra=extra)
         self._broken.set()
         await drop_idle(self._redis)
+
+
+def open_link(
+    url: str, *, timeout_s: float, probe_interval_s: float, max_connections: int
+) -> RedisLink:
+    """A link for the address in settings. Raises: Unsupported, which ends a start in one line."""
+    try:
+        return RedisLink(
+            url,
+            timeout_s=timeout_s,
+            probe_interval_s=probe_interval_s,
+            max_connections=max_connections,
+        )
+    except ValueError as error:
+        raise Unsupported(f"RORQUAL_REDIS_URL: {error}") from error
 
 
 async def _ping(redis: RedisClient) -> None:

@@ -1,8 +1,10 @@
 """`python -m rorqual_gateway`: wiring only."""
 
+from contextlib import aclosing
 from importlib.metadata import version
 
 from rorqual_runtime.logs import get_logger
+from rorqual_runtime.redis_link import RedisLink, open_link
 from rorqual_runtime.service import open_service, run, run_until_signal
 from rorqual_runtime.settings import RuntimeSettings
 
@@ -21,8 +23,11 @@ async def main() -> None:
     """Serve until told to stop."""
     settings, runtime = GatewaySettings(), RuntimeSettings()
     number = version("rorqual-gateway")
-    async with open_service("gateway", runtime, version=number) as ctx:
-        gateway = GatewayService(ctx, settings)
+    async with (
+        aclosing(_open_link(runtime.redis_url, settings)) as link,
+        open_service("gateway", runtime, version=number) as ctx,
+    ):
+        gateway = GatewayService(ctx, link, settings)
         await gateway.start()
         listener = open_listener(settings.host, settings.port)
         app = make_app(
@@ -35,6 +40,16 @@ async def main() -> None:
         await run_until_signal(ctx, gateway.drain)
         server.should_exit = True
         await serving
+
+
+def _open_link(url: str, settings: GatewaySettings) -> RedisLink:
+    """Connects when it is needed. Raises: Unsupported, which ends the start with one line."""
+    return open_link(
+        url,
+        timeout_s=settings.redis_timeout_s,
+        probe_interval_s=settings.redis_probe_interval_s,
+        max_connections=settings.redis_connections,
+    )
 
 
 if __name__ == "__main__":

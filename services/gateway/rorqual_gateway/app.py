@@ -5,9 +5,11 @@ from collections.abc import Sequence
 from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse, Response
 from prometheus_client import CONTENT_TYPE_LATEST
+from rorqual_runtime.accounts.keys import Scope
 from rorqual_runtime.errors import NotFound, ServingError
 from starlette.exceptions import HTTPException
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Send
+from starlette.types import Scope as AsgiScope
 
 from rorqual_gateway import openapi
 from rorqual_gateway.convert import Model
@@ -42,7 +44,7 @@ class HeadAsGet:
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def __call__(self, scope: AsgiScope, receive: Receive, send: Send) -> None:
         """Route HEAD as GET."""
         if scope["type"] == "http" and scope["method"] == "HEAD":
             scope = {**scope, "method": "GET"}
@@ -92,7 +94,12 @@ def _add_operator_routes(app: FastAPI, gateway: GatewayService) -> None:
         return JSONResponse({"status": "ready", "missing": []})
 
     @app.get("/metrics", summary="Prometheus metrics", response_class=Response)
-    async def metrics() -> Response:
+    async def metrics(request: Request) -> Response:
+        if gateway.settings.metrics_need_key:
+            try:
+                await gateway.callers.caller_of(request.headers, Scope.METRICS)
+            except ServingError as err:
+                return _error_response(_dialect_of(request).render_error(err), request)
         return Response(gateway.metrics.render(), media_type=CONTENT_TYPE_LATEST)
 
 
@@ -110,9 +117,8 @@ async def _on_http_exception(request: Request, error: Exception) -> Response:
 async def _models_for(
     gateway: GatewayService, request: Request
 ) -> tuple[list[Model], Response | None]:
-    headers = request.headers
     try:
-        gateway.keys.tenant_of(headers.get("authorization", ""), headers.get("x-api-key", ""))
+        await gateway.callers.caller_of(request.headers, Scope.INFERENCE)
         return await gateway.models(), None
     except ServingError as err:
         return [], _error_response(_dialect_of(request).render_error(err), request)

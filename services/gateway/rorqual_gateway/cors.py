@@ -8,7 +8,14 @@ from starlette.middleware.cors import CORSMiddleware
 
 ANY_ORIGIN = "*"
 _METHODS = ("GET", "HEAD", "POST", "DELETE")
-_EXPOSED = ("X-Request-Id", "Request-Id", "X-Trace-Id", "X-Rorqual-Warnings", "Retry-After")
+_EXPOSED = (
+    *("X-Request-Id", "Request-Id", "X-Trace-Id", "X-Rorqual-Warnings", "Retry-After"),
+    *(
+        f"{family}-{part}"
+        for family in ("X-RateLimit-Limit", "X-RateLimit-Remaining", "X-RateLimit-Reset")
+        for part in ("Requests", "Tokens")
+    ),
+)
 
 
 def parse_cors_origins(text: str) -> tuple[str, ...]:

@@ -2,8 +2,10 @@
 
 import json
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from typing import Protocol
 
+from rorqual_runtime.accounts.quotas import QuotaState
 from rorqual_runtime.anthropic_errors import (
     anthropic_error_body,
     anthropic_error_frame,
@@ -34,6 +36,10 @@ class Dialect(Protocol):
         """The request's id, where clients look for it."""
         ...
 
+    def quota_headers(self, quota: QuotaState) -> Headers:
+        """What is left of a key's quotas, where clients look for it."""
+        ...
+
     def with_request_id(self, error: HttpError, request_id: str) -> HttpError:
         """The error, naming the request where this family does so in the body."""
         ...
@@ -58,6 +64,18 @@ class OpenAiDialect:
     def id_headers(self, request_id: str) -> Headers:
         """See Dialect.id_headers."""
         return [(b"x-request-id", request_id.encode())]
+
+    def quota_headers(self, quota: QuotaState) -> Headers:
+        """See Dialect.quota_headers."""
+        headers: Headers = []
+        for kind, left in (("requests", quota.requests), ("tokens", quota.tokens)):
+            if left is not None:
+                headers += [
+                    (f"x-ratelimit-limit-{kind}".encode(), b"%d" % left.limit),
+                    (f"x-ratelimit-remaining-{kind}".encode(), b"%d" % left.remaining),
+                    (f"x-ratelimit-reset-{kind}".encode(), f"{left.reset_s:.3f}s".encode()),
+                ]
+        return headers
 
     def with_request_id(self, error: HttpError, request_id: str) -> HttpError:
         """See Dialect.with_request_id: a header is enough here."""
@@ -101,6 +119,21 @@ class AnthropicDialect:
         """See Dialect.id_headers: these clients read `request-id`."""
         name = request_id.encode()
         return [(b"x-request-id", name), (b"request-id", name)]
+
+    def quota_headers(self, quota: QuotaState) -> Headers:
+        """See Dialect.quota_headers: these clients read points in time."""
+        now = datetime.now(UTC)
+        headers: Headers = []
+        for kind, left in (("requests", quota.requests), ("tokens", quota.tokens)):
+            if left is not None:
+                base = f"anthropic-ratelimit-{kind}"
+                whole_again = (now + timedelta(seconds=left.reset_s)).isoformat("T", "seconds")
+                headers += [
+                    (f"{base}-limit".encode(), b"%d" % left.limit),
+                    (f"{base}-remaining".encode(), b"%d" % left.remaining),
+                    (f"{base}-reset".encode(), whole_again.replace("+00:00", "Z").encode()),
+                ]
+        return headers
 
     def with_request_id(self, error: HttpError, request_id: str) -> HttpError:
         """See Dialect.with_request_id: beside the error, also at the end of a begun stream."""

@@ -7,6 +7,7 @@ from typing import Any
 
 from opentelemetry.trace import SpanKind
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+from rorqual_runtime.accounts.keys import Scope as KeyScope
 from rorqual_runtime.context import inherit_deadline
 from rorqual_runtime.errors import (
     DeadlineExceeded,
@@ -28,6 +29,7 @@ from rorqual_gateway.feed import EventFeed, TakeOver
 from rorqual_gateway.http_answer import HttpAnswer
 from rorqual_gateway.http_io import ClientGone
 from rorqual_gateway.observation import Observation
+from rorqual_gateway.quota_gate import OverQuota
 from rorqual_gateway.request_ids import RequestIds, name_request
 from rorqual_gateway.service import GatewayService
 from rorqual_gateway.sinks import Event, EventSink
@@ -123,6 +125,9 @@ class Exchange:
         except RequestFailed as failure:
             self._observed.failed(failure.error.code)
             await self._http.fail(failure.error)
+        except OverQuota as err:
+            self._http.quota = err.state
+            await self._fail(err)
         except ServingError as err:
             await self._fail(err)
         except Exception:
@@ -136,12 +141,15 @@ class Exchange:
 
     async def _admit(self, query: bytes | None) -> None:
         with self._gateway.admission.slot():
-            self._tenant = self._gateway.keys.tenant_of(
-                self._headers.get("authorization", ""), self._headers.get("x-api-key", "")
-            )
-            self._body = query if query is not None else await self._read_body()
-            with self._gateway.open_sink(self._ids.request_id) as sink:
-                await self._answer_unless_gone(sink)
+            caller = await self._gateway.callers.caller_of(self._headers, KeyScope.INFERENCE)
+            self._tenant = caller.tenant
+            async with self._gateway.quotas.hold(
+                caller, self._ids.request_id, lambda: self._observed.num_tokens
+            ) as quota:
+                self._http.quota = quota
+                self._body = query if query is not None else await self._read_body()
+                with self._gateway.open_sink(self._ids.request_id) as sink:
+                    await self._answer_unless_gone(sink)
 
     async def _read_body(self) -> bytes:
         encoding = self._headers.get("content-encoding", "identity")

@@ -5,6 +5,7 @@ import json
 from collections.abc import Sequence
 from contextlib import suppress
 
+from rorqual_runtime.accounts.quotas import QuotaState
 from starlette.types import Send
 
 from rorqual_gateway import http_io
@@ -22,7 +23,10 @@ _STREAM_HEADERS: Headers = [
 
 
 class HttpAnswer:
-    """Sends one answer. num_frames: SSE frames sent so far. warnings: for its header."""
+    """Sends one answer.
+
+    num_frames: SSE frames sent so far. warnings, quota (of the caller's key): for its headers.
+    """
 
     def __init__(
         self, send: Send, dialect: Dialect, metrics: GatewayMetrics, *, request_id: str
@@ -33,6 +37,7 @@ class HttpAnswer:
         self._request_id = request_id
         self.trace_id = ""
         self.warnings: Sequence[str] = ()
+        self.quota: QuotaState | None = None
         self.has_begun = False
         self.num_frames = 0
         self._is_stream = False
@@ -90,6 +95,8 @@ class HttpAnswer:
             *self._dialect.id_headers(self._request_id),
             (b"x-trace-id", self.trace_id.encode()),
         ]
+        if self.quota is not None:
+            headers += self._dialect.quota_headers(self.quota)
         if self.warnings:
             headers.append((b"x-rorqual-warnings", _warnings_header(self.warnings)))
         return headers

@@ -45,6 +45,11 @@ class GatewayMetrics:
         self._first_token_s = self._by_operation(
             "gen_ai_server_time_to_first_token_seconds", "time to first token"
         )
+        self._unmetered = Counter(
+            "rorqual_quota_checks_skipped",
+            "quota checks and reports left out because Redis was away",
+            registry=self.registry,
+        )
         self._http = Counter(
             "rorqual_http_responses", "answers by status", ["status"], registry=self.registry
         )
@@ -80,6 +85,10 @@ class GatewayMetrics:
     def count_response(self, status: int) -> None:
         """One HTTP answer has begun."""
         self._http.labels(str(status)).inc()
+
+    def count_unmetered(self) -> None:
+        """One request was not counted against its key's quotas."""
+        self._unmetered.inc()
 
     def count_failure(self, model: str, code: str) -> None:
         """One request ended with an error."""

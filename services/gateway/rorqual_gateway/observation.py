@@ -74,6 +74,12 @@ class Observation:
         self._meters.finished(tuple(last.finish_reasons), latency_s)
         self._span.set_attribute("gen_ai.response.finish_reasons", list(last.finish_reasons))
 
+    @property
+    def num_tokens(self) -> int:
+        """Of prompt and answer, as far as they are known."""
+        usage = self._usage
+        return usage.prompt_tokens + usage.completion_tokens if usage is not None else 0
+
     def failed(self, code: str) -> None:
         """The request ends with an error."""
         self._error = code

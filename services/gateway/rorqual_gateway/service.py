@@ -10,10 +10,12 @@ from rorqual_runtime.bus import MessageContext
 from rorqual_runtime.errors import ServingError, Unavailable
 from rorqual_runtime.logs import get_logger
 from rorqual_runtime.payload import free_payload, get_payload, put_payload
+from rorqual_runtime.redis_link import RedisLink
 from rorqual_runtime.service import ServiceContext
 
 from rorqual_gateway import convert
 from rorqual_gateway.admission import Admission, BodyBudget
+from rorqual_gateway.callers import Callers
 from rorqual_gateway.convert import (
     CancelRequest,
     DirectAnswer,
@@ -34,9 +36,11 @@ from rorqual_gateway.endpoints import Endpoint
 from rorqual_gateway.errors import HttpError
 from rorqual_gateway.keys import KeyRing, parse_api_keys
 from rorqual_gateway.metrics import GatewayMetrics
+from rorqual_gateway.quota_gate import QuotaGate
 from rorqual_gateway.readiness import FleetView
 from rorqual_gateway.settings import GatewaySettings
 from rorqual_gateway.sinks import Event, EventSink, Patience, SinkTable
+from rorqual_gateway.stored_keys import StoredKeys
 
 log = get_logger(__name__)
 
@@ -50,17 +54,23 @@ LAST_WORDS_S = 1.0
 class GatewayService:
     """Talks to recipe and router for the HTTP side, and hands it the events that come back."""
 
-    def __init__(self, ctx: ServiceContext, settings: GatewaySettings) -> None:
+    def __init__(self, ctx: ServiceContext, link: RedisLink, settings: GatewaySettings) -> None:
         self.settings = settings
         self.clock = ctx.clock
         self.tracer = ctx.tracer
         self.admission = Admission(settings.max_concurrent_requests)
         self.kept_bodies = BodyBudget(settings.max_kept_body_bytes)
-        self.keys = KeyRing(parse_api_keys(settings.api_keys))
         self.metrics = GatewayMetrics()
+        stored = StoredKeys(
+            link, ctx.clock, fresh_s=settings.key_fresh_s, stale_s=settings.key_stale_s
+        )
+        ring = KeyRing(parse_api_keys(settings.api_keys))
+        self.callers = Callers(ring, stored if settings.stored_keys else None)
+        self.quotas = QuotaGate(link, self.metrics, ctx.track, lease_s=settings.request_timeout_s)
         self.time_is_up: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         """Done when answers under way have to end."""
         self._ctx = ctx
+        self._link = link
         self._sinks = SinkTable(ctx.clock)
         self._patience = Patience(
             settings.max_stream_buffer_bytes, settings.slow_client_s, settings.max_answer_bytes
@@ -79,6 +89,9 @@ class GatewayService:
         await bus.subscribe(events_subject, EventBatch, self.on_events)
         await bus.subscribe(subjects.all_loads(), LoadReport, self.on_load)
         self._ctx.report_load(self._fill_report)
+        if self.settings.stored_keys:
+            await self._link.connect()
+            self._ctx.track(self._link.keep_up())
 
     async def drain(self, timeout_s: float) -> None:
         """Refuse new requests; return once none is under way, those that take too long broken off.

@@ -19,6 +19,23 @@ class GatewaySettings(BaseSettings):
         repr=False,
         description="accepted keys, comma separated, each `key` or `name:key`; empty = no keys",
     )
+    stored_keys: bool = Field(
+        False, description="also accept keys made by `rorqual keys`; then every caller needs one"
+    )
+    metrics_need_key: bool = Field(
+        False, description="whether /metrics needs a key, of the scope `metrics`"
+    )
+    key_fresh_s: float = Field(
+        5.0, ge=0, description="how long a looked-up key counts, so how long a revoked one goes on"
+    )
+    key_stale_s: float = Field(
+        300.0, ge=0, description="how long a known key goes on while Redis is away"
+    )
+    redis_timeout_s: float = Field(0.5, gt=0, description="longest wait for Redis")
+    redis_probe_interval_s: float = Field(
+        0.5, gt=0, description="time between looks for a Redis that was away"
+    )
+    redis_connections: int = Field(16, gt=0, description="connections to Redis at most")
     cors_origins: str = Field(
         "",
         description="origins whose pages may call the API, comma separated, * = any; empty = none",

@@ -2,8 +2,7 @@
 
 from contextlib import aclosing
 
-from rorqual_runtime.errors import Unsupported
-from rorqual_runtime.redis_link import RedisLink
+from rorqual_runtime.redis_link import RedisLink, open_link
 from rorqual_runtime.service import open_service, run, run_until_signal
 from rorqual_runtime.settings import RuntimeSettings
 
@@ -24,15 +23,12 @@ async def main() -> None:
 
 def _open_link(url: str, settings: KvmetaSettings) -> RedisLink:
     """Raises: Unsupported, which ends the start with one line."""
-    try:
-        return RedisLink(
-            url,
-            timeout_s=settings.redis_timeout_s,
-            probe_interval_s=settings.redis_probe_interval_s,
-            max_connections=settings.redis_connections,
-        )
-    except ValueError as error:
-        raise Unsupported(f"RORQUAL_REDIS_URL: {error}") from error
+    return open_link(
+        url,
+        timeout_s=settings.redis_timeout_s,
+        probe_interval_s=settings.redis_probe_interval_s,
+        max_connections=settings.redis_connections,
+    )
 
 
 if __name__ == "__main__":

@@ -11,16 +11,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 from rorqual_gateway.admission import Admission, BodyBudget
+from rorqual_gateway.callers import ANYBODY, Callers
 from rorqual_gateway.dialects import ANTHROPIC, OPENAI, RESPONSES
 from rorqual_gateway.endpoints import Endpoint, dialect_of
 from rorqual_gateway.http_io import read_body
-from rorqual_gateway.keys import ANONYMOUS, KeyRing, parse_api_keys
+from rorqual_gateway.keys import KeyRing, parse_api_keys
 from rorqual_gateway.openapi import OPERATIONS
 from rorqual_gateway.readiness import FleetView
 from rorqual_gateway.request_ids import name_request
 from rorqual_gateway.server import open_listener
 from rorqual_gateway.settings import GatewaySettings
 from rorqual_proto.v1 import recipe_pb2
+from rorqual_runtime.accounts.keys import Scope
 from rorqual_runtime.clock import ManualClock
 from rorqual_runtime.errors import (
     Cancelled,
@@ -38,31 +40,38 @@ from rorqual_runtime.errors import (
 )
 
 
-def test_each_key_has_its_tenant() -> None:
-    ring = KeyRing(parse_api_keys("team-a:one, two ,team-b:three"))
-    assert ring.tenant_of("Bearer one") == "team-a"
-    assert ring.tenant_of("bearer three") == "team-b"
-    assert ring.tenant_of("Bearer two").startswith("key-")
-    assert "two" not in ring.tenant_of("Bearer two")
+async def tenant_of(keys: str, *, bearer: str = "", api_key: str = "") -> str:
+    """Whose request it is when only the keys of settings count."""
+    callers = Callers(KeyRing(parse_api_keys(keys)), stored=None)
+    headers = {"authorization": bearer, "x-api-key": api_key}
+    return (await callers.caller_of(headers, Scope.INFERENCE)).tenant
+
+
+async def test_each_key_has_its_tenant() -> None:
+    keys = "team-a:one, two ,team-b:three"
+    assert await tenant_of(keys, bearer="Bearer one") == "team-a"
+    assert await tenant_of(keys, bearer="bearer three") == "team-b"
+    unnamed = await tenant_of(keys, bearer="Bearer two")
+    assert unnamed.startswith("key-") and "two" not in unnamed
 
 
 @pytest.mark.parametrize("header", ["", "one", "Basic one", "Bearer ", "Bearer onE", "Bearer ö"])
-def test_anything_else_is_unauthenticated(header: str) -> None:
+async def test_anything_else_is_unauthenticated(header: str) -> None:
     with pytest.raises(Unauthenticated):
-        KeyRing(parse_api_keys("one")).tenant_of(header)
+        await tenant_of("one", bearer=header)
 
 
-def test_either_header_holds_the_key() -> None:
-    ring = KeyRing(parse_api_keys("a:one,b:two"))
-    assert ring.tenant_of("", "one") == "a"
-    assert ring.tenant_of("Bearer wrong", "two") == "b"
-    assert ring.tenant_of("Bearer one", "two") == "a"
+async def test_either_header_holds_the_key() -> None:
+    keys = "a:one,b:two"
+    assert await tenant_of(keys, api_key="one") == "a"
+    assert await tenant_of(keys, bearer="Bearer wrong", api_key="two") == "b"
+    assert await tenant_of(keys, bearer="Bearer one", api_key="two") == "a"
     with pytest.raises(Unauthenticated):
-        ring.tenant_of("Bearer x", "y")
+        await tenant_of(keys, bearer="Bearer x", api_key="y")
 
 
-def test_without_keys_everybody_is_one_tenant() -> None:
-    assert KeyRing({}).tenant_of("Bearer whatever") == ANONYMOUS
+async def test_without_keys_everybody_is_one_tenant() -> None:
+    assert await tenant_of("", bearer="Bearer whatever") == ANYBODY.tenant
 
 
 @pytest.mark.parametrize("text", ["name:", ":key", "a,:b"])
