@@ -57,6 +57,7 @@ def _parser() -> argparse.ArgumentParser:
     add_plan(commands, _plan)
     add_kv(commands, home, _kv)
     add_keys(commands, home, _keys)
+    _add_calibrate(commands, home)
     return parser
 
 
@@ -120,6 +121,20 @@ def _add_chat(
     chat.add_argument("--max-tokens", type=_count, metavar="N")
     chat.add_argument("--temperature", type=float, metavar="T")
     chat.set_defaults(run=_chat)
+
+
+def _add_calibrate(
+    commands: argparse._SubParsersAction[argparse.ArgumentParser], home: argparse.ArgumentParser
+) -> None:
+    calibrate = commands.add_parser(
+        "calibrate", parents=[home], help="measure a model's step times on this machine"
+    )
+    calibrate.add_argument("--model", default=DEFAULT_MODEL, help="known id, GGUF file, directory")
+    calibrate.add_argument("--device", default="cpu", help="torch device")
+    calibrate.add_argument(
+        "--seconds", type=_seconds, default=30.0, metavar="S", help="about how long to measure"
+    )
+    calibrate.set_defaults(run=_calibrate)
 
 
 def _up(options: argparse.Namespace, arguments: Sequence[str]) -> int:
@@ -216,6 +231,12 @@ def _plan(options: argparse.Namespace, _arguments: Sequence[str]) -> int:
     from rorqual_cli.plan import run_plan
 
     return run_plan(options)
+
+
+def _calibrate(options: argparse.Namespace, _arguments: Sequence[str]) -> int:
+    from rorqual_cli.calibrate import run_calibrate
+
+    return run_calibrate(options, make_reporter())
 
 
 def _port(text: str) -> int:

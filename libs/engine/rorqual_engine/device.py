@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import os
 import sys
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import torch
 
 
 def configure_threads(num_threads: int | None = None) -> int:
@@ -30,3 +34,12 @@ def available_cpus() -> int:
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
+
+
+def device_name(device: torch.device) -> str:
+    """What step times depend on: the accelerator's product name, else the kind of device."""
+    if device.type != "cuda":
+        return device.type
+    import torch
+
+    return torch.cuda.get_device_name(device)

@@ -18,6 +18,8 @@ from rorqual_engine.placement import ComputeThreads
 from rorqual_policy.blocks import BLOCK_TOKENS
 from rorqual_policy.chunking import ChunkParams, WaitingSequence, plan_chunks
 from rorqual_policy.compute_threads import should_spread_threads
+from rorqual_policy.step_cost import StepCost, chunk_cost_s
+from rorqual_policy.step_fit import Refinement, StepSample, prefill_features, refine
 from rorqual_runtime.errors import Internal
 from rorqual_runtime.waiting import uninterrupted
 
@@ -45,6 +47,11 @@ def step_budget_tokens(step_tokens: int, tokens_per_s: float, target_s: float) -
     return min(step_tokens, max(_MIN_STEP_TOKENS, int(tokens_per_s * target_s)))
 
 
+def _tokens_per_s(cost: StepCost, step_tokens: int) -> float:
+    """Of full steps without context."""
+    return step_tokens / (cost.a0_s + chunk_cost_s(cost, step_tokens, 0))
+
+
 class PrefillEngine:
     """Owns the model while it runs; computes waiting prompts chunk by chunk in its own thread."""
 
@@ -55,7 +62,9 @@ class PrefillEngine:
         *,
         step_tokens: int,
         step_target_s: float,
+        cost: StepCost | None = None,
     ) -> None:
+        """cost: of a step here, as calibrated; None = not known."""
         self._model = model
         self._cache = cache
         self._step_tokens = step_tokens
@@ -66,8 +75,14 @@ class PrefillEngine:
         self._in_step: set[str] = set()
         self._is_closing = False
         self._thread = threading.Thread(target=self._run, name="prefill-engine", daemon=True)
-        self.tokens_per_s = 0.0
+        self._refined = None if cost is None else Refinement.of(cost)
+        self.tokens_per_s = 0.0 if cost is None else _tokens_per_s(cost, step_tokens)
         self.num_computed_tokens = 0
+
+    @property
+    def cost(self) -> StepCost | None:
+        """Of a step: as calibrated, and refined by every step since; None = not known."""
+        return None if self._refined is None else StepCost(*self._refined.coefficients)
 
     def start(self) -> None:
         """Begin to compute."""
@@ -133,7 +148,9 @@ class PrefillEngine:
             logits = self._model.forward(chunks, self._cache).cpu().numpy()
             for prompt, num_tokens in planned:
                 prompt.save_window(self._model, self._cache, num_tokens)
-        self._note_rate(sum(n for _, n in planned), time.perf_counter() - started_s)
+        took_s = time.perf_counter() - started_s
+        self._note_rate(sum(n for _, n in planned), took_s)
+        self._note_cost([(n, prompt.num_done) for prompt, n in planned], took_s)
         self._tell_logits(planned, logits)
         for prompt, num_tokens in planned:
             self._advance(prompt, num_tokens)
@@ -170,6 +187,11 @@ class PrefillEngine:
         weight = _RATE_WEIGHT * min(1.0, num_tokens / BLOCK_TOKENS)
         self.tokens_per_s += (rate - self.tokens_per_s) * (weight if self.tokens_per_s else 1.0)
         self.num_computed_tokens += num_tokens
+
+    def _note_cost(self, chunks: list[tuple[int, int]], took_s: float) -> None:
+        if self._refined is not None:
+            sample = StepSample(prefill_features(chunks), took_s)
+            self._refined = refine(self._refined, sample)
 
     def _tell_logits(self, planned: list[tuple[Prompt, int]], logits: np.ndarray) -> None:
         """Before any page is copied: first tokens need no pages."""

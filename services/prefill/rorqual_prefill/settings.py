@@ -26,6 +26,11 @@ class PrefillSettings(ModelSettings):
     step_target_s: float = Field(
         0.4, gt=0, description="step time that shrinks a step below step_tokens on a slow machine"
     )
+    calibrate_s: float = Field(
+        1.0,
+        ge=0,
+        description="time to measure steps at a start without a calibration file; 0 = never",
+    )
     max_queued_tokens: int = Field(
         4096, gt=0, description="pulled, uncomputed tokens at which pulling pauses"
     )

@@ -15,6 +15,7 @@ from rorqual_engine.huge_pages import move_to_huge_pages
 from rorqual_engine.kv import PagedKvCache
 from rorqual_engine.models.base import CausalModel
 from rorqual_policy.eviction import ValueEviction
+from rorqual_policy.step_cost import StepCost
 from rorqual_runtime import subjects
 from rorqual_runtime.blockstore import ForgetNotices, open_block_store
 from rorqual_runtime.bus import Bus
@@ -27,6 +28,7 @@ from rorqual_runtime.windows import WindowExchange
 
 from rorqual_prefill import convert
 from rorqual_prefill.begin import PrefixStage
+from rorqual_prefill.calibration import calibrated_cost
 from rorqual_prefill.compute import PrefillEngine
 from rorqual_prefill.fleet import BusDecodeFleet
 from rorqual_prefill.image_rows import ImageFetcher
@@ -72,7 +74,11 @@ async def open_prefill(
         with log_duration(log, "kernels warm"):
             await asyncio.to_thread(warm_up, model, cache)
         await asyncio.to_thread(move_to_huge_pages, model.device)
-        instance = await _build(ctx, settings, model, cache, stack)
+        with log_duration(log, "step costs known"):
+            cost = await asyncio.to_thread(
+                calibrated_cost, ctx.settings.home, model, cache, settings.calibrate_s
+            )
+        instance = await _build(ctx, settings, model, cache, cost, stack)
         await _serve(ctx, settings, instance, model)
         ctx.mark_ready()
         yield instance
@@ -92,6 +98,7 @@ async def _build(
     settings: PrefillSettings,
     model: CausalModel,
     cache: PagedKvCache,
+    cost: StepCost | None,
     stack: AsyncExitStack,
 ) -> PrefillInstance:
     """Make the parts; each is closed by the stack before those it uses."""
@@ -100,7 +107,11 @@ async def _build(
     windows = await _open_windows(ctx, settings, model, cache)
     forget = partial(_forget, ctx.bus, model.fingerprint)
     engine = PrefillEngine(
-        model, cache, step_tokens=settings.step_tokens, step_target_s=settings.step_target_s
+        model,
+        cache,
+        step_tokens=settings.step_tokens,
+        step_target_s=settings.step_target_s,
+        cost=cost,
     )
     engine.start()
     stack.push_async_callback(engine.close)

@@ -344,7 +344,9 @@ async def running_fleet(
             around.decode_ids.append(ctx.instance_id)
         for number in range(num_prefill):
             ctx = await _context(stack, runtime, "prefill", number)
-            settings = PrefillSettings(model_dir=model_dir, num_pages=64, **(prefill or {}))
+            settings = PrefillSettings(
+                model_dir=model_dir, num_pages=64, calibrate_s=0.0, **(prefill or {})
+            )
             instance = await stack.enter_async_context(open_prefill(ctx, settings, model))
             fleet.prefill.append((ctx, instance))
         yield fleet

@@ -10,6 +10,7 @@ import pytest
 import torch
 from rorqual_engine.kv import KvLayout, PagedKvCache, uniform_layout
 from rorqual_engine.models import CausalModel
+from rorqual_policy.step_cost import StepCost
 from rorqual_prefill.compute import PrefillEngine, step_budget_tokens
 from rorqual_prefill.job import num_reusable_blocks
 from rorqual_prefill.prompt import Prompt
@@ -130,6 +131,19 @@ async def test_a_failed_step_fails_its_prompts_and_the_engine_goes_on(engine, mo
     with pytest.raises(Internal):
         await compute(engine, make_prompt("bad", 77, 0))
     assert await compute(engine, make_prompt("good", 30, 5)) == [29.0, 30.0]
+
+
+async def test_step_costs_follow_the_steps(model):
+    calibrated = StepCost(10.0, 1.0, 0.0, 0.0)
+    cache = PagedKvCache(model.kv_layout, 64)
+    engine = PrefillEngine(model, cache, step_tokens=512, step_target_s=100.0, cost=calibrated)
+    engine.start()
+    try:
+        for number in range(30):
+            await compute(engine, make_prompt(str(number), 100, 0))
+        assert engine.cost.a1_s < calibrated.a1_s / 2
+    finally:
+        await engine.close()
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,151 @@
+"""How long steps of a model take: prefill chunks and decode batches on scratch pages, timed."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from rorqual_policy.step_fit import StepSample, decode_features, prefill_features
+
+from rorqual_engine.batch import SequenceChunk
+from rorqual_engine.kv import PAGE_TOKENS, PagedKvCache, PageLease
+from rorqual_engine.models.base import CausalModel
+from rorqual_engine.sampling import SamplingState, sample
+
+PREFILL_POINTS = tuple(
+    (num_tokens, context_tokens)
+    for context_tokens in (0, 1024, 4096, 16384)
+    for num_tokens in (8, 64, 128, 256, 512)
+)
+"""(new tokens, context tokens) of one step."""
+FEW_PREFILL_POINTS = ((16, 0), (128, 0), (384, 0), (128, 1024), (16, 2048))
+"""Enough for a first estimate: 0.6 s a round for 135M parameters on two cores."""
+DECODE_POINTS = tuple(
+    (num_running, context_tokens)
+    for context_tokens in (64, 512, 2048, 8192)
+    for num_running in (1, 2, 4, 8, 16, 32)
+)
+"""(requests, context tokens of each) of one step."""
+_MOST_DECODE_TOKENS = 32_768
+"""Of a decode point: what is touched here is memory that stays touched."""
+
+
+@dataclass(frozen=True)
+class Timing:
+    """How long to measure; each point is measured once in any case."""
+
+    budget_s: float
+    """No further round over the points begins, and none goes on, after this."""
+    max_rounds: int = 9
+    clock: Callable[[], float] = time.perf_counter
+
+
+def time_prefill(
+    model: CausalModel,
+    cache: PagedKvCache,
+    timing: Timing,
+    points: Sequence[tuple[int, int]] = PREFILL_POINTS,
+) -> list[StepSample]:
+    """One sample a point that fits the model's context and the cache's free pages. Blocks."""
+    limit = min(model.max_context_tokens, cache.num_free * PAGE_TOKENS)
+    fitting = [point for point in points if sum(point) <= limit]
+    if not fitting or not cache.can_open:
+        return []
+    num_pages = max(-(-sum(point) // PAGE_TOKENS) for point in fitting)
+    with torch.inference_mode(), cache.allocate(num_pages) as lease:
+        _clear(cache, lease)
+
+        def step(point: tuple[int, int]) -> None:
+            num_tokens, context_tokens = point
+            token_ids = np.zeros(num_tokens, np.int32)
+            chunk = SequenceChunk(token_ids, context_tokens, lease.pages, True, lease.window)
+            chunk.defers_late = True
+            model.forward([chunk], cache).cpu()
+
+        return [
+            StepSample(prefill_features([point]), took_s)
+            for point, took_s in _timed(fitting, step, timing)
+        ]
+
+
+def time_decode(
+    model: CausalModel,
+    cache: PagedKvCache,
+    timing: Timing,
+    points: Sequence[tuple[int, int]] = DECODE_POINTS,
+) -> list[StepSample]:
+    """One sample a point that fits; a step is a forward and a greedy choice. Blocks."""
+    num_free = min(cache.num_free, _MOST_DECODE_TOKENS // PAGE_TOKENS)
+    fitting = [
+        (num_running, context_tokens)
+        for num_running, context_tokens in points
+        if context_tokens < model.max_context_tokens
+        and num_running * (context_tokens // PAGE_TOKENS + 1) <= num_free
+        and (not cache.num_windows or num_running <= cache.num_windows - cache.num_used_windows)
+    ]
+    return [
+        StepSample(decode_features(num, num * context_tokens), took_s)
+        for (num, context_tokens), took_s in _time_batches(model, cache, fitting, timing)
+    ]
+
+
+def _time_batches(
+    model: CausalModel,
+    cache: PagedKvCache,
+    points: Sequence[tuple[int, int]],
+    timing: Timing,
+) -> Iterator[tuple[tuple[int, int], float]]:
+    if not points:
+        return
+    most = max(num for num, _ in points)
+    pages_of = [
+        max((tokens // PAGE_TOKENS + 1 for num, tokens in points if num > place), default=0)
+        for place in range(most)
+    ]
+    with torch.inference_mode(), ExitStack() as stack:
+        leases = [stack.enter_context(cache.allocate(num_pages)) for num_pages in pages_of]
+        for lease in leases:
+            _clear(cache, lease)
+
+        def step(point: tuple[int, int]) -> None:
+            num_running, context_tokens = point
+            chunks = [
+                SequenceChunk((0,), context_tokens, lease.pages, True, lease.window)
+                for lease in leases[:num_running]
+            ]
+            sample(model.forward(chunks, cache), [SamplingState()] * num_running)
+
+        yield from _timed(points, step, timing)
+
+
+def _clear(cache: PagedKvCache, lease: PageLease) -> None:
+    for page in lease.pages:
+        cache.page_bytes_view(page).zero_()
+    if lease.window is not None:
+        cache.windows[lease.window].zero_()
+
+
+def _timed(
+    points: Sequence[tuple[int, int]], step: Callable[[tuple[int, int]], None], timing: Timing
+) -> list[tuple[tuple[int, int], float]]:
+    """Rounds over all points while the budget lasts; of each point the mean of its faster half,
+    since whatever disturbs a step makes it longer."""
+    end_s = timing.clock() + timing.budget_s
+    took_s: dict[tuple[int, int], list[float]] = {point: [] for point in points}
+    for number in range(timing.max_rounds):
+        for point in points:
+            if number and timing.clock() > end_s:
+                break
+            began_s = timing.clock()
+            step(point)
+            took_s[point].append(timing.clock() - began_s)
+    return [(point, _faster_half(times)) for point, times in took_s.items()]
+
+
+def _faster_half(times: Sequence[float]) -> float:
+    kept = sorted(times)[: max(1, len(times) // 2)]
+    return sum(kept) / len(kept)
