@@ -18,6 +18,7 @@ _DECIDED_BY_US = {
     "RORQUAL_REDIS_URL": "a fleet starts its own Redis",
     "RORQUAL_INSTANCE_ID": "instances are numbered",
     "RORQUAL_MODEL_DIR": "use --model",
+    "RORQUAL_METRICS_PORT": "every instance takes a free one, which `rorqual ps` shows",
     "RORQUAL_DRAIN_S": "use --drain",
     "RORQUAL_GATEWAY_HOST": "use --host",
     "RORQUAL_GATEWAY_PORT": "use --port",

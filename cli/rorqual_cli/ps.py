@@ -12,7 +12,7 @@ from rorqual_runtime.discovery import Instance, discover
 
 from rorqual_cli.readiness import connect
 
-COLUMNS = ("SERVICE", "ID", "VERSION", "UPTIME", "STATE", "PID", "LOAD")
+COLUMNS = ("SERVICE", "ID", "VERSION", "UPTIME", "STATE", "PID", "METRICS", "LOAD")
 
 
 def ps(nats_url: str, *, timeout_s: float = 0.5) -> int:
@@ -56,6 +56,7 @@ def _row(instance: Instance) -> tuple[str, ...]:
         uptime_text(instance.uptime_s),
         state_text(instance),
         str(instance.pid),
+        instance.metadata.get("metrics", "-"),
         load_text(instance.load),
     )
 

@@ -64,6 +64,7 @@ def _shared_env(
         "RORQUAL_HOME": str(home),
         "RORQUAL_MODEL_DIR": str(model_dir),
         "RORQUAL_DRAIN_S": f"{options.drain_s:g}",
+        "RORQUAL_METRICS_PORT": "0",
         "PYTHONUNBUFFERED": "1",
     }
     if options.otlp_endpoint:

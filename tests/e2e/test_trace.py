@@ -74,3 +74,22 @@ def test_the_command_prints_the_tree(shared_fleet: RunningFleet) -> None:
     for service in SERVICES:
         assert service in done.stdout
     assert " ms" in done.stdout
+
+
+def test_every_service_shows_metrics_where_discovery_says(shared_fleet: RunningFleet) -> None:
+    _ask(shared_fleet)
+    own = {
+        "gateway": "vllm:e2e_request_latency_seconds_count",
+        "recipe": "rorqual_recipe_encoded_chars_total",
+        "router": "rorqual_router_submitted_requests_total",
+        "kvmeta": "rorqual_kvmeta_num_blocks",
+        "prefill": "rorqual_prefill_tokens_per_s",
+        "decode": "rorqual_decode_max_running",
+    }
+    instances = shared_fleet.instances(WAIT_S / 10)
+    assert {instance.service for instance in instances} >= {*own, "grammar", "scaler"}
+    for instance in instances:
+        text = httpx.get(instance.metadata["metrics"], timeout=WAIT_S).text
+        assert f'instance_id="{instance.id}"' in text
+        assert "process_resident_memory_bytes" in text
+        assert own.get(instance.service, "") in text

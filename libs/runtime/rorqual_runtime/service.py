@@ -25,6 +25,7 @@ from rorqual_runtime.clock import Clock, WallClock
 from rorqual_runtime.context import forget_deadline
 from rorqual_runtime.errors import ServingError
 from rorqual_runtime.logs import configure_logging, get_logger
+from rorqual_runtime.metrics import ServiceMetrics, served
 from rorqual_runtime.process import cancelled_by_signals, handle_signals, run
 from rorqual_runtime.settings import RuntimeSettings
 from rorqual_runtime.telemetry import Telemetry, open_telemetry
@@ -41,7 +42,8 @@ FillReport = Callable[[load_pb2.LoadReport], None]
 
 
 class ServiceContext:
-    """What every service is given: identity, bus, tensor plane, tracer, clock, supervision."""
+    """What every service is given: identity, bus, tensor plane, tracer, metrics, clock,
+    supervision."""
 
     def __init__(
         self,
@@ -53,6 +55,7 @@ class ServiceContext:
         bus: Bus,
         tensors: TensorPlane,
         telemetry: Telemetry,
+        metrics: ServiceMetrics,
         clock: Clock,
     ) -> None:
         self.name = name
@@ -62,6 +65,7 @@ class ServiceContext:
         self.bus = bus
         self.tensors = tensors
         self.tracer: Tracer = telemetry.tracer
+        self.metrics = metrics
         self.clock = clock
         self.is_ready = False
         self.is_draining = False
@@ -120,6 +124,7 @@ class ServiceContext:
         """Send one load report now; while the bus is away it is skipped."""
         self._seq += 1
         report = self.load_report()
+        self.metrics.last_report = report
         if not self.bus.is_connected:
             return
         with contextlib.suppress(ServingError):
@@ -163,12 +168,19 @@ async def open_service(
         stack.enter_context(cancelled_by_signals())
         telemetry = open_telemetry(settings, name, instance_id=instance_id, version=version)
         stack.push_async_callback(asyncio.to_thread, telemetry.close)
+        metrics = ServiceMetrics(name, instance_id, version)
+        metadata = _metadata(settings, incarnation)
+        if settings.metrics_port is not None:
+            port = stack.enter_context(
+                served(metrics.registry, settings.metrics_host, settings.metrics_port)
+            )
+            metadata["metrics"] = f"http://{settings.advertise_host}:{port}/metrics"
         bus = await Bus.connect(
             settings,
             name,
             instance_id=instance_id,
             version=version,
-            metadata=_metadata(settings, incarnation),
+            metadata=metadata,
             tracer=telemetry.tracer,
         )
         stack.push_async_callback(bus.close)
@@ -188,6 +200,7 @@ async def open_service(
             bus=bus,
             tensors=tensors,
             telemetry=telemetry,
+            metrics=metrics,
             clock=WallClock(),
         )
         stack.push_async_callback(ctx.cancel_tasks)

@@ -53,6 +53,10 @@ class RuntimeSettings(BaseSettings):
     max_inline_bytes: int = Field(
         49_152, gt=0, description="larger payloads travel by the tensor plane"
     )
+    metrics_host: str = Field("127.0.0.1", min_length=1, description="address of /metrics")
+    metrics_port: int | None = Field(
+        None, ge=0, le=65535, description="port of /metrics; 0 = any free one; unset: not served"
+    )
     load_report_interval_s: float = Field(0.2, gt=0, description="time between load reports")
 
     @field_validator("instance_id")

@@ -11,10 +11,10 @@ LATENCY_BUCKETS_S = (*_FINE_S, *_MEDIUM_S, *_COARSE_S)
 
 
 class GatewayMetrics:
-    """All metrics of one gateway in a registry of their own."""
+    """What a gateway measures, beside what every service does."""
 
-    def __init__(self) -> None:
-        self.registry = CollectorRegistry()
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self.registry = registry
         self._running = self._gauge("vllm:num_requests_running", "requests under way")
         self._waiting = self._gauge("vllm:num_requests_waiting", "requests without a first token")
         self._ttft_s = self._histogram("vllm:time_to_first_token_seconds", "time to first token")

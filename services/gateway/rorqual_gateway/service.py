@@ -60,7 +60,7 @@ class GatewayService:
         self.tracer = ctx.tracer
         self.admission = Admission(settings.max_concurrent_requests)
         self.kept_bodies = BodyBudget(settings.max_kept_body_bytes)
-        self.metrics = GatewayMetrics()
+        self.metrics = GatewayMetrics(ctx.metrics.registry)
         stored = StoredKeys(
             link, ctx.clock, fresh_s=settings.key_fresh_s, stale_s=settings.key_stale_s
         )

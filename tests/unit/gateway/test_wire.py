@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from prometheus_client import CollectorRegistry
 from rorqual_gateway import convert
 from rorqual_gateway.errors import RequestFailed
 from rorqual_gateway.metrics import LATENCY_BUCKETS_S, GatewayMetrics
@@ -80,7 +81,7 @@ def test_latency_buckets_resolve_single_milliseconds() -> None:
 
 
 def test_a_request_leaves_no_gauge_behind() -> None:
-    metrics = GatewayMetrics()
+    metrics = GatewayMetrics(CollectorRegistry())
     with metrics.request("m", "chat") as meters:
         assert b'vllm:num_requests_waiting{model_name="m"} 1.0' in metrics.render()
         meters.first_token(0.01)

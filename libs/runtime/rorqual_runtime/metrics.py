@@ -1,0 +1,124 @@
+"""Prometheus metrics of any service: its load reports, its own measurements, its process.
+
+Every number of a load report is a metric by itself: `rorqual_<field>`, or
+`rorqual_<service>_<field>` for what only that service says; fields that end in `_total` are
+counters. A service adds histograms and counters of its own to `registry`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from threading import Thread
+from typing import Any
+
+from google.protobuf.descriptor import FieldDescriptor
+from prometheus_client import CollectorRegistry, ProcessCollector, start_http_server
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    InfoMetricFamily,
+    Metric,
+)
+from prometheus_client.registry import Collector
+from rorqual_proto.v1.load_pb2 import LoadReport
+
+from rorqual_runtime.errors import Unsupported
+
+_NOT_MEASURED = {"incarnation", "seq", "sent_unix_s"}
+_NUMBERS = {
+    FieldDescriptor.CPPTYPE_INT32,
+    FieldDescriptor.CPPTYPE_INT64,
+    FieldDescriptor.CPPTYPE_UINT32,
+    FieldDescriptor.CPPTYPE_UINT64,
+    FieldDescriptor.CPPTYPE_DOUBLE,
+    FieldDescriptor.CPPTYPE_FLOAT,
+    FieldDescriptor.CPPTYPE_BOOL,
+}
+
+
+class ServiceMetrics:
+    """One service's registry. last_report: the load report that scrapes show."""
+
+    def __init__(self, service: str, instance_id: str, version: str) -> None:
+        self.registry = CollectorRegistry()
+        self.last_report = LoadReport(service=service, instance_id=instance_id)
+        self._info = {"service": service, "instance_id": instance_id, "version": version}
+        self.registry.register(_Reported(self))
+        ProcessCollector(registry=self.registry)
+
+    def collect(self) -> Iterator[Metric]:
+        """Who this is, and its last load report."""
+        yield InfoMetricFamily("rorqual_instance", "This instance", value=self._info)
+        yield from load_metrics(self.last_report)
+
+
+class _Reported(Collector):
+    def __init__(self, metrics: ServiceMetrics) -> None:
+        self._metrics = metrics
+
+    def collect(self) -> Iterable[Metric]:
+        return self._metrics.collect()
+
+
+def load_metrics(report: LoadReport) -> Iterator[Metric]:
+    """A metric for every number of a load report, 0 included."""
+    for field in report.DESCRIPTOR.fields:
+        if field.name in _NOT_MEASURED:
+            continue
+        if field.cpp_type in _NUMBERS:
+            yield _metric(f"rorqual_{field.name}", float(getattr(report, field.name)))
+        elif field.cpp_type == FieldDescriptor.CPPTYPE_MESSAGE and report.HasField(field.name):
+            yield from _detail_metrics(field.name, getattr(report, field.name))
+
+
+def _detail_metrics(prefix: str, detail: Any) -> Iterator[Metric]:
+    for field in detail.DESCRIPTOR.fields:
+        name = f"rorqual_{prefix}_{field.name}"
+        value = getattr(detail, field.name)
+        if field.message_type is not None and field.message_type.GetOptions().map_entry:
+            yield _by_key(name, value)
+        elif not field.is_repeated and field.cpp_type in _NUMBERS:
+            yield _metric(name, float(value))
+
+
+def _metric(name: str, value: float) -> Metric:
+    text = f"{name.removeprefix('rorqual_')} of the load report"
+    if name.endswith("_total"):
+        return CounterMetricFamily(name.removesuffix("_total"), text, value=value)
+    return GaugeMetricFamily(name, text, value=value)
+
+
+def _by_key(name: str, values: Any) -> Metric:
+    text = f"{name.removeprefix('rorqual_')} of the load report, by kind"
+    family = (
+        CounterMetricFamily(name.removesuffix("_total"), text, labels=["kind"])
+        if name.endswith("_total")
+        else GaugeMetricFamily(name, text, labels=["kind"])
+    )
+    for key, value in sorted(values.items()):
+        family.add_metric([str(key)], float(value))
+    return family
+
+
+@contextmanager
+def served(registry: CollectorRegistry, host: str, port: int) -> Iterator[int]:
+    """`/metrics` over HTTP in a thread of its own; yields the port. port: 0 = any free one.
+
+    Raises: Unsupported when the port can't be had.
+    """
+    try:
+        server, thread = start_http_server(port, host, registry)
+    except OSError as error:
+        message = f"RORQUAL_METRICS_PORT: no metrics on {host}:{port}: {error.strerror or error}"
+        raise Unsupported(message) from error
+    try:
+        yield server.server_port
+    finally:
+        _stop(server, thread)
+
+
+def _stop(server: Any, thread: Thread) -> None:
+    server.shutdown()
+    server.server_close()
+    thread.join(timeout=1.0)

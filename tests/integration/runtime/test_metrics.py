@@ -1,0 +1,48 @@
+"""A service's metrics over HTTP, found through discovery."""
+
+from __future__ import annotations
+
+import asyncio
+import urllib.request
+
+import nats
+import pytest
+from rorqual_proto.v1.load_pb2 import LoadReport
+from rorqual_runtime.discovery import discover
+from rorqual_runtime.errors import Unsupported
+from rorqual_runtime.service import open_service
+from rorqual_runtime.settings import RuntimeSettings
+
+from tests.support.waiting import WAIT_S, until
+
+
+def read(url: str) -> str:
+    with urllib.request.urlopen(url, timeout=WAIT_S) as answer:
+        return answer.read().decode()
+
+
+async def test_any_service_shows_its_last_report_where_discovery_says(
+    runtime_settings: RuntimeSettings,
+) -> None:
+    settings = runtime_settings.model_copy(update={"metrics_port": 0})
+
+    def fill(report: LoadReport) -> None:
+        report.router.queued_jobs = 7
+
+    async with open_service("router", settings) as ctx:
+        ctx.report_load(fill)
+        ctx.mark_ready()
+        await until(lambda: ctx.metrics.last_report.router.queued_jobs == 7)
+        nc = await nats.connect(settings.nats_url)
+        (instance,) = await discover(nc, WAIT_S / 10)
+        await nc.close()
+        text = await asyncio.to_thread(read, instance.metadata["metrics"])
+        assert "rorqual_router_queued_jobs 7.0" in text
+        assert f'instance_id="{ctx.instance_id}"' in text
+        port = int(instance.metadata["metrics"].rsplit(":", 1)[1].split("/")[0])
+        taken = settings.model_copy(update={"metrics_port": port, "instance_id": None})
+        with pytest.raises(Unsupported, match=f"RORQUAL_METRICS_PORT.*{port}"):
+            async with open_service("router", taken):
+                pass
+    with pytest.raises(OSError):
+        await asyncio.to_thread(read, f"http://127.0.0.1:{port}/metrics")
