@@ -5,6 +5,7 @@ Takes 90 s on a quiet machine: `make chaos` runs it, `make test` leaves it out.
 
 from __future__ import annotations
 
+import json
 import os
 import threading
 import time
@@ -22,23 +23,43 @@ pytestmark = pytest.mark.skipif(
 )
 OUTAGE_S = 20.0
 REQUEST_S = 120.0
-NUM_CLIENTS = 2
+NUM_CLIENTS = 4
+NUM_TOKENS = 48
 PREFIX = "Outages come and go. " * 40
 
 
 def _ask(running: RunningFleet, content: str, max_tokens: int) -> dict[str, object]:
-    body = {
+    """The usage of a whole answer."""
+    answer = httpx.post(_url(running), json=_body(content, max_tokens), timeout=REQUEST_S)
+    assert answer.status_code == 200, answer.text
+    usage = answer.json()["usage"]
+    assert usage["completion_tokens"] == max_tokens
+    return usage
+
+
+def _stream(running: RunningFleet, content: str, max_tokens: int) -> dict[str, object]:
+    """The usage of an answer that came event by event."""
+    body = _body(content, max_tokens) | {"stream": True, "stream_options": {"include_usage": True}}
+    with httpx.stream("POST", _url(running), json=body, timeout=REQUEST_S) as answer:
+        assert answer.status_code == 200, answer.read()
+        lines = [line for line in answer.iter_lines() if line.startswith("data: ")]
+    assert lines[-1] == "data: [DONE]", lines[-1]
+    usage = json.loads(lines[-2].removeprefix("data: "))["usage"]
+    assert usage["completion_tokens"] == max_tokens
+    return usage
+
+
+def _url(running: RunningFleet) -> str:
+    return f"{running.base_url}/v1/chat/completions"
+
+
+def _body(content: str, max_tokens: int) -> dict[str, object]:
+    return {
         "model": MODEL,
         "messages": [{"role": "user", "content": content}],
         "max_tokens": max_tokens,
         "ignore_eos": True,
     }
-    url = f"{running.base_url}/v1/chat/completions"
-    answer = httpx.post(url, json=body, timeout=REQUEST_S)
-    assert answer.status_code == 200, answer.text
-    usage = answer.json()["usage"]
-    assert usage["completion_tokens"] == max_tokens
-    return usage
 
 
 def _is_hit(running: RunningFleet) -> bool:
@@ -48,7 +69,7 @@ def _is_hit(running: RunningFleet) -> bool:
 
 
 class Load:
-    """Clients that ask one thing after another until the block ends."""
+    """Clients that ask one thing after another until the block ends; every other one streams."""
 
     def __init__(self, running: RunningFleet) -> None:
         self._running = running
@@ -70,21 +91,22 @@ class Load:
             thread.join(REQUEST_S)
 
     def _run(self, number: int) -> None:
+        ask = _stream if number % 2 else _ask
         while not self._is_over.is_set():
             try:
-                _ask(self._running, f"{PREFIX} Client {number}, {self.num_answers}.", 24)
-            except (AssertionError, httpx.HTTPError) as error:
+                ask(self._running, f"{PREFIX} Client {number}, {self.num_answers}.", NUM_TOKENS)
+            except Exception as error:
                 self.failures.append(f"{type(error).__name__}: {error}")
             self.num_answers += 1
 
     def goes_on(self) -> None:
         """Return after some more answers."""
         goal = self.num_answers + 2 * NUM_CLIENTS
-        until_blocking(lambda: self.num_answers >= goal, "more answers", timeout_s=60.0)
+        until_blocking(lambda: self.num_answers >= goal, "more answers", timeout_s=REQUEST_S)
 
 
 def test_no_request_fails_while_a_part_is_away_and_hits_return(fleet: FleetFactory) -> None:
-    running = fleet()
+    running = fleet(patient=False)
     until_blocking(lambda: _is_hit(running), "the prefix to be stored")
     with Load(running) as load:
         load.goes_on()

@@ -27,13 +27,16 @@ async def serve_place(bus: Bus, handler: PlaceHandler, **options: int) -> None:
     )
 
 
-async def ask_place(bus: Bus, request_id: str = "r", *, timeout_s: float = WAIT_S) -> str:
+async def ask_place(
+    bus: Bus, request_id: str = "r", *, timeout_s: float = WAIT_S, outlasts_outages: bool = False
+) -> str:
     """The decode id that the served `place` answered with."""
     reply = await bus.request(
         subjects.router_place(),
         router_pb2.PlaceRequest(request_id=request_id),
         router_pb2.PlaceReply,
         timeout_s=timeout_s,
+        outlasts_outages=outlasts_outages,
     )
     return str(reply.placement.decode_id)
 

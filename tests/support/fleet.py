@@ -187,6 +187,7 @@ def fleet_options(
     *,
     model: str = DEFAULT_MODEL,
     restart: bool = False,
+    patient: bool = True,
     env: Mapping[str, str] | None = None,
     max_prefill: int | None = None,
     max_decode: int | None = None,
@@ -195,6 +196,7 @@ def fleet_options(
     """Options of a test fleet: any free port, by default the default model of this checkout.
 
     restart: whether a killed process comes back by itself.
+    patient: with PATIENT's longer waits; else with every time-out as it is shipped.
     num_instances: prefill=2, decode=2, ...; one of each service where nothing is said.
     """
     return FleetOptions(
@@ -206,7 +208,7 @@ def fleet_options(
         max_decode=max_decode,
         restart=restart,
         drain_s=5.0,
-        env={**PATIENT, **(env or {})},
+        env={**(PATIENT if patient else {}), **(env or {})},
     )
 
 

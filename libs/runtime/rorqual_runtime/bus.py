@@ -37,6 +37,7 @@ from rorqual_runtime.errors import (
 )
 from rorqual_runtime.logs import bind_request_id, get_logger
 from rorqual_runtime.micro import DEFAULT_MAX_IN_FLIGHT, MicroService
+from rorqual_runtime.patience import Patience
 from rorqual_runtime.replies import error_reply, parse_message, parse_reply
 from rorqual_runtime.settings import RuntimeSettings
 
@@ -67,10 +68,13 @@ class Bus:
         version: str,
         metadata: dict[str, str],
         tracer: Tracer,
+        outage_s: float,
     ) -> None:
         self.connection = connection
         self.name = name
         self.instance_id = instance_id
+        self.outage_s = outage_s
+        """How long a broker may be away before requests that outlast outages give up."""
         self.load: Callable[[], Any] = dict
         """What `$SRV.STATS` shows as data of this instance; must be JSON-able."""
         self._tracer = tracer
@@ -113,12 +117,18 @@ class Bus:
             version=version,
             metadata=dict(metadata or {}),
             tracer=tracer or trace.get_tracer("rorqual"),
+            outage_s=settings.outage_s,
         )
 
     @property
     def is_connected(self) -> bool:
         """False while the broker is away; the bus keeps trying to come back."""
         return self.connection.is_connected
+
+    @property
+    def is_settled(self) -> bool:
+        """Connected, and not only just again: whoever is not there now has gone."""
+        return self.connection.is_settled
 
     @property
     def client(self) -> Client:
@@ -146,20 +156,26 @@ class Bus:
         *,
         timeout_s: float,
         absent_timeout_s: float | None = None,
+        outlasts_outages: bool = False,
     ) -> Rep:
         """Ask and return the answer, at least once: retried while nobody serves the subject (for
         `absent_timeout_s`, default all of the timeout) and after a broken connection.
 
+        outlasts_outages: time without a broker does not count, up to `outage_s`; when it is back,
+        the question is asked anew. The inherited deadline bounds all of it.
         Raises: the ServingError that the other end answered with, DeadlineExceeded, Unavailable,
         RequestTooLarge, Corrupt.
         """
-        deadline_unix_s = effective_deadline_unix_s(timeout_s)
-        msg = await self.connection.request(
+        outage_s = self.outage_s if outlasts_outages else 0.0
+        end_unix_s = effective_deadline_unix_s(timeout_s + outage_s)
+        left_s = end_unix_s - time.time()
+        own_s = min(timeout_s, left_s)
+        absent_s = own_s if absent_timeout_s is None else absent_timeout_s
+        msg = await self.connection.ask(
             subject,
             message.SerializeToString(),
-            request_headers(deadline_unix_s),
-            timeout_s=deadline_unix_s - time.time(),
-            absent_timeout_s=absent_timeout_s,
+            lambda answer_s: request_headers(min(end_unix_s, time.time() + answer_s)),
+            Patience(own_s, absent_s, left_s - own_s),
         )
         return parse_reply(reply_type, msg.data, msg.headers)
 

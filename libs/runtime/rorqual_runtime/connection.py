@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import time
 from collections.abc import Awaitable, Callable, Coroutine
@@ -15,6 +16,7 @@ from nats.aio.subscription import Subscription
 
 from rorqual_runtime.errors import DeadlineExceeded, RequestTooLarge, Unavailable
 from rorqual_runtime.logs import get_logger
+from rorqual_runtime.patience import REJOIN_S, Patience
 from rorqual_runtime.subjects import PREFIX
 
 PUBLISH_TIMEOUT_S = 2.0
@@ -27,7 +29,6 @@ POLL_S = 0.02
 HEADER_RESERVE_BYTES = 1024
 MAX_UNSENT_BYTES = 8 << 20
 """A broker that stops reading is given up on with this much waiting to be sent."""
-FIRST_BACKOFF_S, MAX_BACKOFF_S = 0.005, 0.25
 
 log = get_logger(__name__)
 
@@ -72,7 +73,8 @@ class EnduringClient(Client):
 
     def _write_pending(self) -> None:
         if self._pending and self._transport is not None:
-            self._transport.writelines(self._pending)
+            with contextlib.suppress(RuntimeError):  # uvloop's word for a socket that is closed
+                self._transport.writelines(self._pending)
             self._pending, self._pending_data_size = [], 0
 
     async def _process_err(self, err_msg: str) -> None:
@@ -92,23 +94,6 @@ class EnduringClient(Client):
                 await asyncio.sleep(RECONNECT_WAIT_S)
 
 
-class Backoff:
-    """Doubling pauses that end with a deadline (monotonic seconds)."""
-
-    def __init__(self, deadline_s: float) -> None:
-        self._deadline_s = deadline_s
-        self._pause_s = FIRST_BACKOFF_S
-
-    async def pause(self) -> bool:
-        """Sleep for the next pause; False once the deadline leaves no time for another try."""
-        left_s = self._deadline_s - time.monotonic()
-        if left_s <= self._pause_s:
-            return False
-        await asyncio.sleep(self._pause_s)
-        self._pause_s = min(self._pause_s * 2, MAX_BACKOFF_S)
-        return True
-
-
 class BrokerConnection:
     """Publish, request and subscribe that survive broker restarts.
 
@@ -126,11 +111,17 @@ class BrokerConnection:
         self._on_reconnect: list[Callable[[], Coroutine[Any, Any, None]]] = []
         self._background: set[asyncio.Task[None]] = set()
         self._logged_s: dict[str, float] = {}
+        self._returned_s = -REJOIN_S
         self._closing = False
 
     @property
     def is_connected(self) -> bool:
         return self.client.is_connected
+
+    @property
+    def is_settled(self) -> bool:
+        """Connected, and not only just again: whoever is not there now has gone."""
+        return self.is_connected and time.monotonic() - self._returned_s >= REJOIN_S
 
     async def open(self, servers: list[str], *, timeout_s: float) -> None:
         """Raises: Unavailable when no server answered within `timeout_s`."""
@@ -259,22 +250,41 @@ class BrokerConnection:
         absent_timeout_s: how long to hope for a subject that nobody serves; default: all the time.
         Raises: DeadlineExceeded, Unavailable, RequestTooLarge.
         """
-        until_s = time.monotonic() + timeout_s
-        absent_s = timeout_s if absent_timeout_s is None else min(timeout_s, absent_timeout_s)
-        backoff = Backoff(time.monotonic() + absent_s)
+        absent_s = timeout_s if absent_timeout_s is None else absent_timeout_s
+        return await self.ask(
+            subject, payload, lambda _left_s: headers, Patience(timeout_s, absent_s)
+        )
+
+    async def ask(
+        self,
+        subject: str,
+        payload: bytes,
+        headers_of: Callable[[float], dict[str, str]],
+        patience: Patience,
+    ) -> Msg:
+        """`request` with headers that may tell how many seconds are left for the answer.
+
+        Raises: DeadlineExceeded, Unavailable, RequestTooLarge.
+        """
         while True:
-            left_s = until_s - time.monotonic()
-            if left_s <= 0:
+            if not self.is_connected:
+                await self._outlast(patience)
+            if (left_s := patience.left_s) <= 0:
                 raise DeadlineExceeded(
-                    f"{_spoken(subject)} did not answer within {timeout_s:.3g} s"
+                    f"{_spoken(subject)} did not answer within {patience.timeout_s:.3g} s"
                 )
             try:
-                return await self.request_once(subject, payload, headers, left_s)
+                return await self.request_once(subject, payload, headers_of(left_s), left_s)
             except NoResponders:
-                if not await backoff.pause():
+                if not await patience.pause():
                     raise Unavailable(f"nobody serves {_spoken(subject)}") from None
             except Disconnected:
-                await self.wait_connected(max(0.0, until_s - time.monotonic()))
+                await self._outlast(patience)
+
+    async def _outlast(self, patience: Patience) -> None:
+        """Raises: Unavailable when the broker stays away for too long."""
+        await self.wait_connected(patience.broker_left_s)
+        patience.broker_is_back()
 
     async def subscribe(
         self, subject: str, callback: Callable[[Msg], Awaitable[None]], *, queue: str = ""
@@ -329,6 +339,7 @@ class BrokerConnection:
 
     async def _note_reconnect(self) -> None:
         log.info("the message bus is back")
+        self._returned_s = time.monotonic()
         for hook in self._on_reconnect:
             self.background(hook())
 

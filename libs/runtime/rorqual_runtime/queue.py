@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import time
 from typing import Any
 
@@ -11,7 +13,7 @@ from rorqual_runtime import subjects
 from rorqual_runtime.bus import Bus
 from rorqual_runtime.consumer import QueueConsumer
 from rorqual_runtime.context import effective_deadline_unix_s, trace_headers
-from rorqual_runtime.errors import Unavailable
+from rorqual_runtime.errors import DeadlineExceeded, Unavailable
 from rorqual_runtime.jetstream import JetStreamApi, parse_api_reply, raise_for_error
 from rorqual_runtime.leases import ABSENT_TIMEOUT_S, MAX_DELIVERIES, LeasedJob
 
@@ -24,6 +26,7 @@ DUPLICATE_WINDOW_S = 120.0
 MAX_DEAD_LETTERS = 10_000
 MAX_DEAD_LETTER_AGE_S = 3 * 86_400.0
 PUBLISH_TIMEOUT_S = 5.0
+RETRY_PAUSE_S = 0.1
 
 
 class WorkQueue:
@@ -80,20 +83,27 @@ class WorkQueue:
         for config in self._streams:
             await self._api.ensure_stream(config)
 
-    async def publish(self, subject: str, message: Message, *, msg_id: str) -> bool:
+    async def publish(
+        self, subject: str, message: Message, *, msg_id: str, timeout_s: float = PUBLISH_TIMEOUT_S
+    ) -> bool:
         """Put a job on the queue, with the current trace. It is stored when this returns; False
         when a job with this id was there already, within two minutes.
 
         Raises: NoCapacity when the queue is full, RequestTooLarge, Unavailable, DeadlineExceeded.
         """
-        deadline_unix_s = effective_deadline_unix_s(PUBLISH_TIMEOUT_S)
+        deadline_unix_s = effective_deadline_unix_s(timeout_s)
         payload = message.SerializeToString()
         headers = trace_headers() | {"Nats-Msg-Id": msg_id}
-        try:
-            reply = await self._store(subject, payload, headers, deadline_unix_s)
-        except Unavailable:
-            await self.ensure()
-            reply = await self._store(subject, payload, headers, deadline_unix_s)
+        while True:
+            try:
+                reply = await self._store(subject, payload, headers, deadline_unix_s)
+                break
+            except Unavailable:  # a broker that is only just back has no stream yet, or none at all
+                if deadline_unix_s - time.time() <= RETRY_PAUSE_S:
+                    raise
+            await asyncio.sleep(RETRY_PAUSE_S)
+            with contextlib.suppress(Unavailable, DeadlineExceeded):
+                await self.ensure()
         raise_for_error(reply)
         return not reply.get("duplicate", False)
 

@@ -31,6 +31,9 @@ class RuntimeSettings(BaseSettings):
     connect_timeout_s: float = Field(
         30.0, gt=0, description="how long a start waits for the broker"
     )
+    outage_s: float = Field(
+        60.0, ge=0, description="how long a broker may be away before waiting requests fail"
+    )
     redis_url: str = Field("redis://127.0.0.1:6379/0", description="Redis behind kvmeta")
     home: Path = Field(Path(".rorqual"), description="run directory: logs traces run store models")
     instance_id: str | None = Field(

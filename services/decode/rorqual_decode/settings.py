@@ -30,7 +30,9 @@ class DecodeSettings(ModelSettings):
         10.0, gt=0, description="longest a handover may take, from request to reply"
     )
     emitted_keep_s: float = Field(
-        30.0, ge=0, description="how long tokens of a finished generation can be asked for again"
+        90.0,
+        ge=0,
+        description="how long a finished generation's tokens can be asked for: more than an outage",
     )
     max_kept_choices: int = Field(
         1024,

@@ -94,8 +94,8 @@ class EventFeed:
 
     async def _note_unreachable(self, error: ServingError) -> None:
         now_s = self._clock.monotonic_s()
-        if not self._gateway.is_connected:
-            # It may be there: it is we who are cut off. The bound is that of a silent stream then.
+        if not self._gateway.is_settled:
+            # It may be there, and cut off, or we are. The bound is that of a silent stream then.
             self._unreachable_since_s, self._last_answer_s = None, now_s
         elif self._unreachable_since_s is None:
             self._unreachable_since_s = now_s

@@ -78,9 +78,9 @@ class GatewayService:
         self._fleet = FleetView(ctx.clock, stale_after_s=settings.stale_report_s)
 
     @property
-    def is_connected(self) -> bool:
-        """Whether the broker can be reached."""
-        return self._ctx.bus.is_connected
+    def is_settled(self) -> bool:
+        """Whether the broker can be reached, and others have had the time to reach it, too."""
+        return self._ctx.bus.is_settled
 
     async def start(self) -> None:
         """Subscribe to this gateway's events and to everybody's load reports."""
@@ -137,8 +137,9 @@ class GatewayService:
         Raises: RequestFailed, ServingError.
         """
         settings = self.settings
-        await self._ctx.bus.connection.wait_connected(settings.absent_timeout_s)
-        payload = await put_payload(self._ctx.tensors, body)
+        timeout_s = settings.take_over_timeout_s if resume else settings.encode_timeout_s
+        lease_s = timeout_s + self._ctx.bus.outage_s
+        payload = await put_payload(self._ctx.tensors, body, lease_s=lease_s)
         request = convert.encode_request(
             request_id,
             endpoint,
@@ -155,8 +156,9 @@ class GatewayService:
                 self._successor(request, lost_id) if resume else subjects.recipe_encode(),
                 request,
                 EncodeReply,
-                timeout_s=settings.take_over_timeout_s if resume else settings.encode_timeout_s,
+                timeout_s=timeout_s,
                 absent_timeout_s=0.0 if resume else settings.absent_timeout_s,
+                outlasts_outages=resume is None,
             )
         finally:
             free_payload(self._ctx.tensors, payload)  # recipe may never have read it
@@ -189,6 +191,7 @@ class GatewayService:
                 SubmitReply,
                 timeout_s=self.settings.submit_timeout_s,
                 absent_timeout_s=self.settings.absent_timeout_s,
+                outlasts_outages=True,
             )
 
     async def resend(self, recipe_id: str, request_id: str, from_seq: int) -> list[Event]:
@@ -238,7 +241,7 @@ class GatewayService:
             ListModelsRequest(),
             ListModelsReply,
             timeout_s=MODELS_TIMEOUT_S,
-            absent_timeout_s=MODELS_TIMEOUT_S,
+            outlasts_outages=True,
         )
         return convert.models_from_wire(reply)
 

@@ -45,11 +45,9 @@ class GatewaySettings(BaseSettings):
     max_concurrent_requests: int = Field(1024, ge=1, description="requests under way at once")
     request_timeout_s: float = Field(600.0, gt=0, description="deadline of a whole request")
     queue_timeout_s: float = Field(300.0, gt=0, description="wait for the first token before 408")
-    encode_timeout_s: float = Field(15.0, gt=0, description="wait for recipe")
-    submit_timeout_s: float = Field(15.0, gt=0, description="wait for router")
-    absent_timeout_s: float = Field(
-        3.0, gt=0, description="wait for an absent service or broker before 503"
-    )
+    encode_timeout_s: float = Field(60.0, gt=0, description="wait for recipe")
+    submit_timeout_s: float = Field(60.0, gt=0, description="wait for router")
+    absent_timeout_s: float = Field(3.0, gt=0, description="wait for an absent service before 503")
     keepalive_s: float = Field(15.0, gt=0, description="idle time before an SSE comment is sent")
     max_token_gap_s: float = Field(
         60.0, gt=0, description="silence after the first token before a stream is given up"

@@ -60,6 +60,7 @@ class BusDecodeFleet:
                 convert.HandoverReplyMessage,
                 timeout_s=timeout_s,
                 absent_timeout_s=_ABSENT_S,
+                outlasts_outages=True,  # it may have taken the prompt: another one must not, too
             )
 
         await ask_until_answered(ask, timeout_s=self.handover_timeout_s, probe_s=_PROBE_S)

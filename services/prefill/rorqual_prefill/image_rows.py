@@ -144,6 +144,7 @@ class ImageFetcher:
                     convert.VisionReplyMessage,
                     timeout_s=ENCODE_S,
                     absent_timeout_s=_ABSENT_S,
+                    outlasts_outages=True,
                 )
             except ServingError as failure:
                 error = failure

@@ -84,14 +84,15 @@ class Recovery:
                 self.fetch_missed(stream, index)
 
     async def _ask(self, stream: RequestStream, choice_index: int) -> ResendReply:
-        """Tries count while the bus is there; an outage of it says nothing about decode."""
+        """Tries count while the bus is there, and has been for long enough that decode is back on
+        it, too."""
         order = stream.choices[choice_index].order
         num_tries = num_outages = 0
         while True:
             request = ResendRequest(
                 request_id=stream.request_id, choice_index=choice_index, from_seq=order.next_seq
             )
-            was_connected = self._ctx.bus.is_connected
+            was_settled = self._ctx.bus.is_settled
             try:
                 return await self._ctx.bus.request(
                     subjects.decode_resend(order.decode_id),
@@ -100,7 +101,7 @@ class Recovery:
                     timeout_s=self._settings.resend_timeout_s,
                 )
             except ServingError as err:
-                is_try = was_connected and self._ctx.bus.is_connected
+                is_try = was_settled and self._ctx.bus.is_settled
                 num_tries, num_outages = num_tries + is_try, num_outages + (not is_try)
                 is_last = num_tries >= self._settings.resend_attempts
                 is_last = is_last or num_outages >= MAX_OUTAGES

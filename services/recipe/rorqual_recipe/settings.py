@@ -56,7 +56,9 @@ class RecipeSettings(BaseSettings):
         256 << 10, gt=0, description="events kept per stream for a gateway that missed some"
     )
     ended_stream_s: float = Field(
-        30.0, ge=0, description="time for which an ended stream's events are kept"
+        90.0,
+        ge=0,
+        description="time for which an ended stream's events are kept: an outage, and more",
     )
     max_ended_streams: int = Field(1024, ge=0, description="ended streams kept at once")
     max_early_deltas: int = Field(

@@ -17,7 +17,6 @@ from rorqual_runtime.tensors import TensorPlane
 from rorqual_runtime.waiting import uninterrupted
 
 from rorqual_router.convert import (
-    CancelRequest,
     CompileReply,
     Generation,
     MatchReply,
@@ -119,6 +118,7 @@ class Preparation:
             CompileReply,
             timeout_s=self._settings.compile_timeout_s,
             absent_timeout_s=self._settings.compile_absent_s,
+            outlasts_outages=True,
         )
         return reply.compiled.grammar
 
@@ -143,7 +143,10 @@ class Preparation:
         """Give the lease of a match back."""
         if match.lease_id:
             request = ReleaseLeaseRequest(lease_id=match.lease_id)
-            await tell(self._bus, subjects.kvmeta_release(), request)
+            try:
+                await self._bus.publish(subjects.kvmeta_release(), request)
+            except ServingError as error:  # it expires by itself
+                log.debug("a lease is not given back", extra={"reason": error.message})
 
     async def _hash_prompt(self, submission: Submission) -> PromptKeys:
         """What the prompt's blocks go by. The prompt stays readable for prefill."""
@@ -152,14 +155,6 @@ class Preparation:
         fingerprint = self._fleet.model_fingerprint() or self._manifest_fingerprint
         work = partial(_hash, prompt, fingerprint, submission)
         return await over_prompt(num_tokens, work)
-
-
-async def tell(bus: Bus, subject: str, message: CancelRequest | ReleaseLeaseRequest) -> None:
-    """Best effort: what is not heard expires by itself."""
-    try:
-        await bus.publish(subject, message)
-    except ServingError as error:
-        log.debug("not said", extra={"subject": subject, "reason": error.message})
 
 
 def _hash(prompt: TokenIds, fingerprint: str, submission: Submission) -> PromptKeys:

@@ -39,7 +39,7 @@ class RouterSettings(BaseSettings):
         3.0, ge=0, description="longest wait for a vision instance to appear"
     )
     max_images_at_once: int = Field(32, ge=1, description="images of a request encoded at once")
-    publish_timeout_s: float = Field(5.0, gt=0, description="longest wait for the work queue")
+    publish_timeout_s: float = Field(30.0, gt=0, description="longest wait for the work queue")
     depth_interval_s: float = Field(
         0.25, gt=0, description="time between readings of the queue's depth"
     )

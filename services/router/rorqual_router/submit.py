@@ -1,6 +1,5 @@
 """From a submitted request to jobs on the prefill queue."""
 
-import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -23,7 +22,6 @@ from rorqual_runtime.queue import WorkQueue
 from rorqual_runtime.tensors import TensorPlane
 
 from rorqual_router.convert import (
-    CancelRequest,
     JobParts,
     PrefixMatch,
     Submission,
@@ -31,7 +29,7 @@ from rorqual_router.convert import (
     job_to_wire,
 )
 from rorqual_router.fleet import Fleet
-from rorqual_router.preparation import Preparation, tell
+from rorqual_router.preparation import Preparation
 from rorqual_router.queue_gauge import Admitted, QueueGauge
 from rorqual_router.settings import RouterSettings
 
@@ -166,25 +164,18 @@ class Submitter:
         bucket: Bucket,
         admitted: Admitted,
     ) -> None:
-        """All jobs or none: what was published before a failure is cancelled."""
+        """A failure half-way is no business of this place: whoever asked cancels all of it, or asks
+        again, and must not be refused for a cancel of ours then."""
         subject = subjects.prefill_jobs(self._settings.pool, bucket)
         timeout_s = min(self._settings.publish_timeout_s, self._left_s(submission))
-        try:
-            async with asyncio.timeout(timeout_s):
-                for generation, grammar in zip(submission.generations, grammars, strict=True):
-                    job = job_to_wire(generation, parts, grammar)
-                    msg_id = f"{generation.request_id}/{generation.choice_index}"
-                    is_new = await self._queue.publish(subject, job, msg_id=msg_id)
-                    admitted.note_published(is_new=is_new)
-        except BaseException as error:
-            await self._withdraw(submission)
-            if isinstance(error, TimeoutError):
+        for generation, grammar in zip(submission.generations, grammars, strict=True):
+            job = job_to_wire(generation, parts, grammar)
+            msg_id = f"{generation.request_id}/{generation.choice_index}"
+            try:
+                is_new = await self._queue.publish(subject, job, msg_id=msg_id, timeout_s=timeout_s)
+            except DeadlineExceeded as error:
                 raise NoCapacity("the work queue did not answer in time") from error
-            raise
-
-    async def _withdraw(self, submission: Submission) -> None:
-        request = CancelRequest(request_id=submission.request_id, reason="error")
-        await tell(self._bus, subjects.cancel(), request)
+            admitted.note_published(is_new=is_new)
 
 
 def _describe(submission: Submission, bucket: Bucket, match: PrefixMatch) -> None:

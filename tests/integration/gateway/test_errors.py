@@ -239,7 +239,8 @@ async def _send_and_do_not_read(
 
 
 async def test_a_broker_that_is_away_is_503_and_its_return_is_noticed(start_fleet) -> None:
-    fleet = await start_fleet(absent_timeout_s=0.5)
+    fleet = await start_fleet()
+    fleet.gateway.ctx.bus.outage_s = 0.5
     fleet.say("Hello")
     await fleet.nats.kill()
     with pytest.raises(openai.APIStatusError) as caught:

@@ -48,6 +48,23 @@ async def test_a_request_made_while_the_broker_is_away_waits_for_it(
     assert await asking == "decode-1"
 
 
+async def test_an_outage_does_not_count_for_a_request_that_outlasts_it(
+    nats_server: NatsServer, server_bus: Bus, caller_bus: Bus
+) -> None:
+    await serve_place(server_bus, answer_place)
+    await nats_server.kill()
+    outlasting = asyncio.create_task(ask_place(caller_bus, timeout_s=0.1, outlasts_outages=True))
+    with pytest.raises(Unavailable):
+        await ask_place(caller_bus, timeout_s=0.2)
+    caller_bus.outage_s = 0.1
+    with pytest.raises(Unavailable):
+        await ask_place(caller_bus, timeout_s=0.1, outlasts_outages=True)
+    assert not outlasting.done()
+    await nats_server.start()
+    assert await soon(outlasting) == "decode-r"
+    assert not caller_bus.is_settled
+
+
 async def test_a_reply_lost_with_the_broker_is_asked_for_again(
     nats_server: NatsServer, server_bus: Bus, caller_bus: Bus
 ) -> None:
