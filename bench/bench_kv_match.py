@@ -64,7 +64,7 @@ def filled_index(rng: np.random.Generator, num_blocks: int) -> tuple[BlockIndex,
         records = made_up(rng, min(BATCH, num_blocks - start))
         index.apply(records, NOW)
         sample.append(record_keys(records[::share]))
-    for part in range(index.num_slices()):
+    for part in index.parts():
         index.sweep(part, NOW, 0.0, np.zeros(0, np.uint64))
     return index, np.concatenate(sample)
 

@@ -7,8 +7,9 @@ redis+cluster://host:6379,host2:6379      a Cluster, found from any of its nodes
 
 from __future__ import annotations
 
-from typing import TypeAlias
-from urllib.parse import SplitResult, unquote, urlsplit
+import re
+from typing import NamedTuple, TypeAlias
+from urllib.parse import unquote
 
 from redis.asyncio import BlockingConnectionPool, Redis
 from redis.asyncio.cluster import ClusterNode, RedisCluster
@@ -19,15 +20,25 @@ from redis.backoff import NoBackoff
 RedisClient: TypeAlias = "Redis | RedisCluster"
 
 SENTINEL_PORT, CLUSTER_PORT = 26379, 6379
+_HOST = re.compile(r"(?:(?P<name>[^\[\]:@,/]+)|\[(?P<address>[0-9A-Fa-f:.]+)\])(?::(?P<port>\d+))?")
+
+
+class _Parts(NamedTuple):
+    """Of a URL with several hosts."""
+
+    hosts: tuple[tuple[str, int], ...]
+    username: str | None
+    password: str | None
+    path: str
 
 
 def open_client(url: str, *, timeout_s: float, max_connections: int) -> RedisClient:
     """A client that connects when it is used. Raises: ValueError for a URL of no known form."""
-    parts = urlsplit(url)
-    if parts.scheme == "redis+sentinel":
-        return _by_sentinel(parts, timeout_s, max_connections)
-    if parts.scheme == "redis+cluster":
-        return _cluster(parts, timeout_s, max_connections)
+    scheme, _, rest = url.partition("://")
+    if scheme == "redis+sentinel":
+        return _by_sentinel(_read(rest, SENTINEL_PORT), timeout_s, max_connections)
+    if scheme == "redis+cluster":
+        return _cluster(_read(rest, CLUSTER_PORT), timeout_s, max_connections)
     pool = BlockingConnectionPool.from_url(
         url,
         max_connections=max_connections,
@@ -57,16 +68,15 @@ async def close_client(client: RedisClient) -> None:
             await sentinel.aclose()
 
 
-def _by_sentinel(parts: SplitResult, timeout_s: float, max_connections: int) -> Redis:
-    service, _, database = parts.path.strip("/").partition("/")
+def _by_sentinel(parts: _Parts, timeout_s: float, max_connections: int) -> Redis:
+    service, _, database = parts.path.partition("/")
     if not service:
         raise ValueError("a redis+sentinel URL names its master: redis+sentinel://host:26379/name")
-    login = {
-        "username": parts.username and unquote(parts.username),
-        "password": parts.password and unquote(parts.password),
-    }
+    if database and not database.isdecimal():
+        raise ValueError(f"{database!r} is no database: it has a number")
+    login = {"username": parts.username, "password": parts.password}
     sentinel = Sentinel(  # type: ignore[no-untyped-call]
-        _hosts(parts, SENTINEL_PORT),
+        list(parts.hosts),
         sentinel_kwargs={"socket_timeout": timeout_s, "socket_connect_timeout": timeout_s},
         socket_timeout=timeout_s,
         socket_connect_timeout=timeout_s,
@@ -82,11 +92,11 @@ def _by_sentinel(parts: SplitResult, timeout_s: float, max_connections: int) -> 
     return Redis(connection_pool=pool)
 
 
-def _cluster(parts: SplitResult, timeout_s: float, max_connections: int) -> RedisCluster:
+def _cluster(parts: _Parts, timeout_s: float, max_connections: int) -> RedisCluster:
     return RedisCluster(
-        startup_nodes=[ClusterNode(*host) for host in _hosts(parts, CLUSTER_PORT)],
-        username=parts.username and unquote(parts.username),
-        password=parts.password and unquote(parts.password),
+        startup_nodes=[ClusterNode(*host) for host in parts.hosts],
+        username=parts.username,
+        password=parts.password,
         max_connections=max_connections,
         socket_timeout=timeout_s,
         socket_connect_timeout=timeout_s,
@@ -94,12 +104,24 @@ def _cluster(parts: SplitResult, timeout_s: float, max_connections: int) -> Redi
     )
 
 
-def _hosts(parts: SplitResult, default_port: int) -> list[tuple[str, int]]:
-    """Raises: ValueError when there is none, or a port is no number."""
-    hosts = []
-    for item in parts.netloc.rpartition("@")[2].split(","):
-        host, _, port = item.partition(":")
-        if not host:
-            raise ValueError(f"a host is missing in {parts.netloc!r}")
-        hosts.append((host, int(port or default_port)))
-    return hosts
+def _read(text: str, default_port: int) -> _Parts:
+    """`user:password@host:port,host/path`. Raises: ValueError that says what can't be right."""
+    place, _, path = text.partition("/")
+    login, _, hosts = place.rpartition("@")
+    username, _, password = login.partition(":")
+    return _Parts(
+        tuple(_host(item, default_port) for item in hosts.split(",")),
+        unquote(username) or None,
+        unquote(password) or None,
+        path.strip("/"),
+    )
+
+
+def _host(text: str, default_port: int) -> tuple[str, int]:
+    found = _HOST.fullmatch(text)
+    if found is None:
+        raise ValueError(f"{text!r} is no host, host:port or [IPv6 address]:port")
+    port = int(found["port"] or default_port)
+    if not 0 < port < 65536:
+        raise ValueError(f"{port} is no port: they go from 1 to 65535")
+    return found["name"] or found["address"], port

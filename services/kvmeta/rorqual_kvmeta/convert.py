@@ -45,11 +45,9 @@ MAX_LIFETIME_S = 10 * 365 * 86_400.0
 
 def asked_keys(request: MatchRequest) -> Keys:
     """Raises: InvalidRequest for keys of the wrong size."""
-    if request.packed_block_keys:
-        if len(request.packed_block_keys) % KEY_BYTES:
-            raise InvalidRequest(f"a block key has {KEY_BYTES} bytes", "packed_block_keys")
-        return packed_keys(request.packed_block_keys)
-    return keys_from_wire(request.block_keys, "block_keys")
+    if len(request.packed_block_keys) % KEY_BYTES:
+        raise InvalidRequest(f"a block key has {KEY_BYTES} bytes", "packed_block_keys")
+    return packed_keys(request.packed_block_keys)
 
 
 def keys_from_wire(keys: Iterable[bytes], path: str) -> Keys:

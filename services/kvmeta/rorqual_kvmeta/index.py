@@ -8,6 +8,7 @@ Entry words: key, key, used | lifetime << 32, owner | flags << 24 | position << 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -171,54 +172,47 @@ class BlockIndex:
         self._count(entries, -1)
         self._table.remove(keys)
 
-    def clear(self, model: int | None, tenant: int | None) -> int:
-        """Remove everything of a model, a tenant or both (None = any); how much that was."""
-        owners = self.owners.matching(model, tenant)
-        num_removed = 0
-        for index in range(self._table.num_slices(_SLICE)):
-            entries = self._table.slice(index, _SLICE)
-            chosen = entries[np.isin(_owners(entries), owners)]
-            if len(chosen):
-                self.remove(chosen[:, :2])
-            num_removed += len(chosen)
-        return num_removed
+    # In parts, so that nobody waits long: a caller lets others have their turn between two.
 
-    # Upkeep, in slices so that nobody waits long.
+    def parts(self) -> Iterator[U64]:
+        """Entries of all records. What is here all along comes at least once."""
+        return self._table.parts(_PART)
 
-    def num_slices(self) -> int:
-        return self._table.num_slices(_SLICE)
+    def clear(self, part: U64, model: int | None, tenant: int | None) -> int:
+        """Remove what is of a model, a tenant or both (None = any); how much that was."""
+        chosen = part[np.isin(_owners(part), self.owners.matching(model, tenant))]
+        if len(chosen):
+            self.remove(chosen[:, :2])
+        return len(chosen)
 
-    def sweep(self, index: int, now_unix_s: float, expired_memory_s: float, kept: U64) -> U64:
-        """Look through one slice: what has expired counts as such from now on, and what did so
-        expired_memory_s ago is removed. Returns the keys of the latter.
+    def sweep(self, part: U64, now_unix_s: float, expired_memory_s: float, kept: U64) -> U64:
+        """What has expired counts as such from now on, and what did so expired_memory_s ago is
+        removed. Returns the keys of the latter.
 
         kept: first halves of keys that somebody holds a lease on; they stay.
         """
-        self._table.settle(_SLICE)
-        entries = self._table.slice(index, _SLICE)
-        if not len(entries):
-            return entries[:, :2]
-        flags_say = _flags(entries) & STATE_MASK
-        ended = entries[(flags_say == State.LIVE) & (_states_of(entries, now_unix_s) != flags_say)]
+        self._table.settle(_PART)
+        if not len(part):
+            return part[:, :2]
+        flags_say = _flags(part) & STATE_MASK
+        ended = part[(flags_say == State.LIVE) & (_states_of(part, now_unix_s) != flags_say)]
         if len(ended):
             self._put(_with_state(ended, np.full(len(ended), State.EXPIRED, np.uint32)))
-        is_old = _expires(entries) + expired_memory_s <= now_unix_s
-        is_old &= ~np.isin(entries[:, 0], kept)
-        keys = entries[is_old][:, :2]
+        is_old = _expires(part) + expired_memory_s <= now_unix_s
+        is_old &= ~np.isin(part[:, 0], kept)
+        keys = part[is_old][:, :2]
         if len(keys):
             self.remove(keys)
         return keys
 
-    def live_of(self, index: int, owners: I64) -> Records:
-        """Live records of these owners in one slice."""
-        entries = self._table.slice(index, _SLICE)
-        is_live = (_flags(entries) & STATE_MASK) == State.LIVE
-        return self._records(entries[is_live & np.isin(_owners(entries), owners)])
+    def live_of(self, part: U64, owners: I64) -> Records:
+        """Live records of these owners."""
+        is_live = (_flags(part) & STATE_MASK) == State.LIVE
+        return self._records(part[is_live & np.isin(_owners(part), owners)])
 
-    def live_records(self, index: int) -> Records:
-        """Live records of one slice."""
-        entries = self._table.slice(index, _SLICE)
-        return self._records(entries[(_flags(entries) & STATE_MASK) == State.LIVE])
+    def live_records(self, part: U64) -> Records:
+        """Live records of anyone."""
+        return self._records(part[(_flags(part) & STATE_MASK) == State.LIVE])
 
     # Resync: what Redis does not know is dropped after all it knows was taken over.
 
@@ -226,10 +220,9 @@ class BlockIndex:
         """From now on, what is applied counts as seen."""
         self._seen = 0x10 + self._seen % 0xF0
 
-    def drop_unseen(self, index: int) -> int:
-        """Remove what one slice holds from before `begin_resync`."""
-        entries = self._table.slice(index, _SLICE)
-        unseen = entries[(_flags(entries) & _SEEN) != self._seen]
+    def drop_unseen(self, part: U64) -> int:
+        """Remove what is from before `begin_resync`."""
+        unseen = part[(_flags(part) & _SEEN) != self._seen]
         if len(unseen):
             self.remove(unseen[:, :2])
         return len(unseen)
@@ -263,7 +256,8 @@ class BlockIndex:
         return records
 
 
-_SLICE = 1 << 16
+_PART = 1 << 16
+"""Slots."""
 
 
 def _first(marks: npt.NDArray[np.bool_]) -> int:

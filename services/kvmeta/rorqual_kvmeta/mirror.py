@@ -138,6 +138,15 @@ class IndexMirror:
             flushed.append(records)
         return np.concatenate(flushed) if flushed else self.pending.take(0)
 
+    async def forget(self, model: int | None, tenant: int | None) -> None:
+        """Drop from the index what was removed from Redis, here or elsewhere. What was stored
+        meanwhile may go with it, or be brought back by a reading under way: so Redis is read."""
+        self.pending.clear(model, tenant)
+        for part in self._index.parts():
+            self._index.clear(part, model, tenant)
+            await asyncio.sleep(0)
+        self.request("blocks were cleared")
+
     async def clear(self, model: int | None, tenant: int | None, on_cleared: OnCleared) -> int:
         """Remove from Redis all of a model, a tenant or both (None = any). Raises: StoreAway."""
         self.pending.clear(model, tenant)
@@ -192,8 +201,8 @@ class IndexMirror:
             )
 
     async def _drop_unseen(self) -> None:
-        for index in range(self._index.num_slices()):
-            self._index.drop_unseen(index)
+        for part in self._index.parts():
+            self._index.drop_unseen(part)
             await asyncio.sleep(0)
 
     async def _restore(self) -> None:
@@ -201,8 +210,8 @@ class IndexMirror:
         store = await self._link.call(_identify)
         if self._store is not None and store.marker != self._store.marker:
             log.warning("redis lost its records", extra={"num_records": self._index.num_live})
-            for index in range(self._index.num_slices()):
-                await self.write(self._index.live_records(index))
+            for part in self._index.parts():
+                await self.write(self._index.live_records(part))
         self._store = store
 
 

@@ -58,11 +58,11 @@ class Owners:
 
     def live_bytes(self) -> dict[int, int]:
         """Bytes of live blocks by tenant."""
-        held: dict[int, int] = {}
-        for row, num_live in zip(self._rows[: len(self)], self._num_live.tolist(), strict=False):
-            tenant = int(row["tenant"])
-            held[tenant] = held.get(tenant, 0) + num_live * int(row["size_bytes"])
-        return held
+        rows = self._rows[: len(self)]
+        tenants, inverse = np.unique(rows["tenant"], return_inverse=True)
+        held = np.zeros(len(tenants), np.int64)
+        np.add.at(held, inverse, self._num_live[: len(self)] * rows["size_bytes"].astype(np.int64))
+        return dict(zip(tenants.tolist(), held.tolist(), strict=True))
 
     def of_tenant(self, tenant: int) -> I64:
         """Numbers of a tenant's owners."""

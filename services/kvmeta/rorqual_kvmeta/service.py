@@ -1,6 +1,7 @@
 """Handlers of kvmeta: which prefix blocks exist. A hint, never a proof."""
 
 import asyncio
+import contextlib
 from collections.abc import Sequence
 from functools import partial
 
@@ -37,28 +38,26 @@ from rorqual_kvmeta.convert import (
     match_to_wire,
     registered_to_wire,
 )
-from rorqual_kvmeta.counts import MatchCounts
 from rorqual_kvmeta.events import EventPublisher, PeerProgress
-from rorqual_kvmeta.index import STORE_AWAY, BlockIndex, IndexMatch
-from rorqual_kvmeta.leases import Lease, Leases
+from rorqual_kvmeta.index import BlockIndex
+from rorqual_kvmeta.leases import Leases
+from rorqual_kvmeta.matching import Matcher
 from rorqual_kvmeta.mirror import IndexMirror
 from rorqual_kvmeta.records import (
     Keys,
     State,
     StoredBlock,
     from_events,
-    keys_of,
     record_keys,
     records_of,
     state_after,
+    states,
 )
 from rorqual_kvmeta.settings import KvmetaSettings
 from rorqual_kvmeta.stores import StoreNotices
 from rorqual_kvmeta.upkeep import Upkeep
 
 QUEUE = "q"
-FIRST_READ, MAX_READ = 64, 1024
-"""Blocks of a prompt asked of Redis at first and at most, while the index is not loaded."""
 
 log = get_logger(__name__)
 
@@ -96,7 +95,17 @@ class KvmetaService:
         self._events = EventPublisher(ctx, settings.heartbeat_s)
         self._peers = PeerProgress()
         self._first_blocks = FirstBlocks(settings.max_first_blocks)
-        self.counts = MatchCounts()
+        self.matcher = Matcher(
+            self.index,
+            self.mirror,
+            link,
+            self._leases,
+            self._first_blocks,
+            self._events.publish,
+            ctx.clock,
+            ctx.tracer,
+            touch_share=settings.touch_share,
+        )
         self._num_active = 0
 
     @property
@@ -151,7 +160,7 @@ class KvmetaService:
         keys = asked_keys(request)
         self._num_active += 1
         try:
-            match = await self._match(
+            match = await self.matcher.match(
                 self._stores.learn(fingerprint), keys, exact_only=request.exact_only
             )
         finally:
@@ -164,7 +173,7 @@ class KvmetaService:
             }
         )
         lease = self._leases.new() if match.num_blocks else None
-        self._ctx.track(self._note_match(keys, match, lease, request.content_key))
+        self._ctx.track(self.matcher.note(keys, match, lease, request.content_key))
         if lease is None:
             return match_to_wire(match, "", 0.0)
         return match_to_wire(match, lease.lease_id, lease.expires_unix_s)
@@ -217,8 +226,8 @@ class KvmetaService:
             num_cleared = await self.mirror.clear(model, tenant, self._stores.drop)
         except StoreAway as error:
             raise Unavailable("redis is away") from error
-        self.index.clear(model, tenant)
         await self._events.publish_clear(request)
+        await self.mirror.forget(model, tenant)
         log.warning("blocks cleared", extra={"num_blocks": num_cleared})
         return cleared_to_wire(num_cleared)
 
@@ -230,58 +239,14 @@ class KvmetaService:
         if not self._peers.observe(message.publisher_id, message.incarnation, message.seq, now_s):
             self.mirror.request("events were missed")
         if message.records:
-            self.mirror.apply(from_events(message.records))
+            records = from_events(message.records)
+            self.mirror.apply(records)
+            # A late registration of ours must not bring back what another has found gone since.
+            self.mirror.pending.forget(record_keys(records[states(records) != State.LIVE]))
         for content_key, first_key in contents_from_wire(message):
             self._first_blocks.note(content_key, first_key)
         if message.HasField("clear"):
-            model, tenant = clear_from_wire(message.clear)
-            self.mirror.pending.clear(model, tenant)
-            self.index.clear(model, tenant)
-
-    async def _match(self, model: int, keys: Keys, *, exact_only: bool) -> IndexMatch:
-        look = partial(self.index.match, model, keys, exact_only=exact_only)
-        match = look(self._clock.now_unix_s())
-        size = FIRST_READ
-        try:
-            while not self.mirror.is_loaded and match.num_blocks < min(len(keys), MAX_READ):
-                start = match.num_blocks
-                await self.mirror.read(keys[start : start + size])
-                match, size = look(self._clock.now_unix_s()), size * 4
-                if match.num_blocks < min(start + size // 4, len(keys)):
-                    break
-        except StoreAway:
-            return match if match.num_blocks else STORE_AWAY
-        return match
-
-    async def _note_match(
-        self, keys: Keys, match: IndexMatch, lease: Lease | None, content_key: bytes
-    ) -> None:
-        """Counts, lifetimes and lease, after the answer: so they tell nobody anything, and both
-        outlast the few milliseconds by far."""
-        self.counts.note(len(keys), match.num_blocks, self._reason(keys, match, content_key))
-        if lease is None:
-            return
-        matched = keys[: match.num_blocks]
-        touched = self.index.touch(matched, self._clock.now_unix_s(), self._settings.touch_share)
-        self.mirror.note(touched)
-        try:
-            await self._link.call(lambda redis: self._leases.add(redis, lease, matched))
-            await self.mirror.write(touched, only_live=True)
-        except StoreAway:
-            return
-        if len(touched):
-            # As they are now: some may have been forgotten meanwhile, and a use revives none.
-            await self._events.publish(self.index.lookup(record_keys(touched)))
-
-    def _reason(self, keys: Keys, match: IndexMatch, content_key: bytes) -> str:
-        """For operators: also tells a prompt that begins like one of another namespace."""
-        if match.num_blocks or match.miss_reason != "never_stored" or not content_key:
-            return match.miss_reason
-        first_key = keys[0].tobytes()
-        other = self._first_blocks.elsewhere(content_key, first_key)
-        if other is None or not self.index.is_live(keys_of([other]), self._clock.now_unix_s()):
-            return match.miss_reason
-        return "namespace"
+            await self.mirror.forget(*clear_from_wire(message.clear))
 
     async def _evict(self, keys: Keys, state: State) -> int:
         """`_forget`, and stores are to delete the bytes, too."""
@@ -293,6 +258,9 @@ class KvmetaService:
         back, and the next reader finds them missing again."""
         now_unix_s = self._clock.now_unix_s()
         self.mirror.pending.forget(keys)
+        if not self.mirror.is_loaded:  # the others are told of records only
+            with contextlib.suppress(StoreAway):
+                await self.mirror.read(keys)
         gone = self.index.forget(keys, state, now_unix_s)
         self.mirror.apply(gone)
         try:
@@ -355,9 +323,9 @@ class KvmetaService:
                 num_resyncs=self.mirror.num_resyncs,
                 num_pending=len(self.mirror.pending),
                 num_quota_evicted=self.upkeep.num_quota_evicted,
-                num_asked=self.counts.num_asked,
-                num_matched=self.counts.num_matched,
-                misses=self.counts.misses,
+                num_asked=self.matcher.counts.num_asked,
+                num_matched=self.matcher.counts.num_matched,
+                misses=self.matcher.counts.misses,
             ),
         )
 

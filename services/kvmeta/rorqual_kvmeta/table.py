@@ -8,6 +8,8 @@ keys lie apart from the rest: a look-up reads 32 bytes a bucket, and then 24 whe
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 import numpy.typing as npt
 
@@ -177,18 +179,17 @@ class GrowingTable:
         if self._old is not None:
             self._move(num_slots)
 
-    def num_slices(self, slots: int) -> int:
-        """Parts of at most so many slots."""
-        return sum(-(-table.num_slots // slots) for table in self._tables())
-
-    def slice(self, index: int, slots: int) -> U64:
-        """Entries of one part, as a copy. What moves between two calls may be missed."""
-        for table in self._tables():
-            num_parts = -(-table.num_slots // slots)
-            if index < num_parts:
-                return table.part(index * slots, (index + 1) * slots)[1]
-            index -= num_parts
-        return np.zeros((0, 4), np.uint64)
+    def parts(self, num_slots: int) -> Iterator[U64]:
+        """All entries, as copies of a few slots at a time; there may be writes in between. What is
+        here all along comes once, or twice when it moves meanwhile."""
+        table = self._tables()[0]
+        while True:
+            for start in range(0, table.num_slots, num_slots):
+                yield table.part(start, start + num_slots)[1]
+            if table is self._table:
+                return
+            # Entries move only from older tables to newer ones.
+            table = self._table if table is self._old else self._tables()[0]
 
     def _tables(self) -> list[KeyTable]:
         return [self._table] if self._old is None else [self._old, self._table]

@@ -84,9 +84,9 @@ class Upkeep:
         leads = await self._leads()
         held = await self._link.call(self._leases.held)
         memory_s = self._params.expired_memory_s
-        for index in range(self._index.num_slices()):
+        for part in self._index.parts():
             now_unix_s = self._clock.now_unix_s()
-            removed = self._index.sweep(index, now_unix_s, memory_s, held)
+            removed = self._index.sweep(part, now_unix_s, memory_s, held)
             if leads:
                 await self._drop(removed, now_unix_s - memory_s)
             await asyncio.sleep(0)
@@ -103,9 +103,9 @@ class Upkeep:
         """Make a tenant's least recently used blocks go, until it has given up so much."""
         victims = np.zeros(0, RECORD)
         owners = self._index.owners.of_tenant(tenant)
-        for index in range(self._index.num_slices()):
-            found = self._index.live_of(index, owners)
-            found = found[~np.isin(found["hi"], held)]
+        for part in self._index.parts():
+            found = self._index.live_of(part, owners)
+            found = found[~np.isin(found["hi"], held) & ~np.isin(found["hi"], victims["hi"])]
             victims = first_to_go(np.concatenate([victims, found]), num_bytes)
             await asyncio.sleep(0)
         for keys in _batches(victims):

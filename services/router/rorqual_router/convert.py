@@ -20,7 +20,7 @@ from rorqual_proto.v1.router_pb2 import (
 )
 from rorqual_proto.v1.tensor_pb2 import Payload, TensorTicket
 from rorqual_proto.v1.vision_pb2 import VisionEncodeReply, VisionEncodeRequest
-from rorqual_runtime.errors import Internal, InvalidRequest
+from rorqual_runtime.errors import Internal, InvalidRequest, Unsupported
 
 __all__ = [
     "CancelRequest",
@@ -58,7 +58,6 @@ class Submission:
     deadline_unix_s: float
     """Infinity when the request named none."""
     has_constraint: bool
-    adapter: str = ""
     images: tuple[PromptImage, ...] = ()
     """Of the common prompt, in order of their places."""
 
@@ -101,7 +100,7 @@ class JobParts:
 
 
 def submission_from_wire(request: SubmitRequest) -> Submission:
-    """Raises: InvalidRequest naming the field that can't be right."""
+    """Raises: InvalidRequest, Unsupported, naming the field that can't be right."""
     generations = tuple(request.generations)
     if not generations:
         raise InvalidRequest("a submission needs at least one generation", "generations")
@@ -119,7 +118,6 @@ def submission_from_wire(request: SubmitRequest) -> Submission:
         cache_namespace=first.cache_namespace,
         deadline_unix_s=min(deadlines, default=math.inf),
         has_constraint=any(generation.HasField("constraint") for generation in generations),
-        adapter=first.adapter,
         images=_checked_images(first),
     )
 
@@ -146,8 +144,8 @@ def _check_generation(generation: Generation, first: Generation, path: str) -> N
         raise InvalidRequest("choices need one common prompt", f"{path}.num_prompt_tokens")
     if generation.cache_namespace != first.cache_namespace:
         raise InvalidRequest("choices need one cache namespace", f"{path}.cache_namespace")
-    if generation.adapter != first.adapter:
-        raise InvalidRequest("choices need one adapter", f"{path}.adapter")
+    if generation.adapter:
+        raise Unsupported("adapters are not served yet", f"{path}.adapter")
     if len(generation.images) != len(first.images):
         raise InvalidRequest("choices need common images", f"{path}.images")
     if generation.prompt.WhichOneof("body") is None:

@@ -158,18 +158,16 @@ class Preparation:
 
 
 def _hash(prompt: TokenIds, fingerprint: str, submission: Submission) -> PromptKeys:
-    images, adapter = submission.image_spans, submission.adapter
+    images = submission.image_spans
     blocks = block_keys(
         prompt,  # type: ignore[arg-type]
         fingerprint=fingerprint,
         namespace=submission.cache_namespace,
-        adapter=adapter,
         images=images,
     )
     content = content_key(
         prompt,  # type: ignore[arg-type]
         fingerprint=fingerprint,
-        adapter=adapter,
         images=images,
     )
     return PromptKeys(fingerprint, blocks, content)

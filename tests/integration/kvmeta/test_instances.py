@@ -1,8 +1,10 @@
 """All instances say the same: by events, by reading Redis at the start, and again after a gap."""
 
+from rorqual_kvmeta.records import State, keys_of
 from rorqual_policy import block_keys
 from rorqual_proto.v1 import kvmeta_pb2
 from rorqual_runtime import subjects
+from rorqual_runtime.bus import MessageContext
 from rorqual_runtime.errors import ServingError
 
 from tests.support.waiting import until
@@ -10,6 +12,11 @@ from tests.support.waiting import until
 from .conftest import running_kvmeta
 
 KEYS = block_keys(range(4 * 128), fingerprint="model", namespace="n")
+
+
+def forget_everything(kvmeta):
+    for part in kvmeta.index.parts():
+        kvmeta.index.clear(part, None, None)
 
 
 async def test_a_change_at_one_is_known_at_the_other(runtime_settings, redis_server, client):
@@ -26,6 +33,41 @@ async def test_a_change_at_one_is_known_at_the_other(runtime_settings, redis_ser
         await until(lambda: len(first.index) == len(second.index) == 0)
 
 
+async def test_what_is_forgotten_while_the_index_is_loaded_is_told_to_the_others(
+    runtime_settings, redis_server, client
+):
+    url = redis_server.url
+    async with (
+        running_kvmeta(runtime_settings, url) as first,
+        running_kvmeta(runtime_settings, url) as second,
+    ):
+        await client.register(KEYS)
+        await until(lambda: first.index.num_live == second.index.num_live == 4)
+        forget_everything(first)
+        first.mirror.is_loaded = False
+        request = kvmeta_pb2.ForgetBlocksRequest(model_fingerprint="model", keys=KEYS[:1])
+        await first.on_forget(request, MessageContext())
+        await until(lambda: second.index.num_live == 3)
+
+
+async def test_a_late_registration_brings_back_nothing_that_another_found_gone(
+    runtime_settings, redis_server, client
+):
+    async with running_kvmeta(runtime_settings, redis_server.url) as kvmeta:
+        await redis_server.kill()
+        await client.register(KEYS)
+        gone = kvmeta.index.lookup(keys_of(KEYS[:1]))
+        gone["flags"] = State.CORRUPT
+        message = kvmeta_pb2.BlockEvents(
+            publisher_id="other", incarnation=1, seq=1, records=gone.tobytes()
+        )
+        await client.bus.publish(subjects.kvmeta_events(), message)
+        await until(lambda: len(kvmeta.mirror.pending) == 3)
+        await redis_server.start()
+        await until(lambda: not len(kvmeta.mirror.pending) and kvmeta.link_is_up)
+        assert (await client.match(KEYS)).num_matched_blocks == 0
+
+
 async def test_a_new_instance_reads_what_redis_knows(runtime_settings, redis_server, client):
     async with running_kvmeta(runtime_settings, redis_server.url):
         await client.register(KEYS)
@@ -39,7 +81,7 @@ async def test_an_index_that_is_not_loaded_yet_asks_redis(runtime_settings, redi
         await client.register(KEYS)
     async with running_kvmeta(runtime_settings, redis_server.url) as kvmeta:
         kvmeta.mirror.is_loaded = False
-        kvmeta.index.clear(None, None)
+        forget_everything(kvmeta)
         assert (await client.match(KEYS)).num_matched_blocks == 4
 
 
@@ -54,7 +96,7 @@ async def test_a_gap_in_events_is_made_up_for(runtime_settings, redis_server, cl
             await client.bus.publish(subjects.kvmeta_events(), message)
 
         await client.register(KEYS)
-        kvmeta.index.clear(None, None)  # as if it had never heard of them
+        forget_everything(kvmeta)  # as if it had never heard of them
         before = kvmeta.mirror.num_resyncs
         await tell(1)
         await tell(2)
@@ -78,8 +120,8 @@ async def test_tenants_with_one_prompt_share_nothing_and_learn_nothing(
         answer = await client.match(keys("b"), content_key=content)
         assert answer == unasked
         assert (answer.num_matched_blocks, answer.miss_reason) == (0, "never_stored")
-        await until(lambda: kvmeta.counts.misses["namespace"] == 1)
-        assert kvmeta.counts.misses["never_stored"] == 1
+        await until(lambda: kvmeta.matcher.counts.misses["namespace"] == 1)
+        assert kvmeta.matcher.counts.misses["never_stored"] == 1
         assert (await client.match(keys("a"), content_key=content)).num_matched_blocks == 4
 
 

@@ -1,10 +1,7 @@
 """The truth may lie in a Redis Cluster, or in a server that Sentinels name."""
 
-import contextlib
-
 import pytest
 from rorqual_policy import block_keys
-from rorqual_runtime.redis_clients import open_client
 
 from tests.support import servers
 from tests.support.waiting import until
@@ -31,11 +28,3 @@ async def test_everything_works_there_too(runtime_settings, tmp_path, client, ki
             await kvmeta.upkeep.sweep()
             assert await client.clear(tenant="t", has_tenant=True) == 40
             assert (await client.match(KEYS)).miss_reason == "never_stored"
-
-
-@pytest.mark.parametrize(
-    "url", ["redis+sentinel://host", "redis+cluster://", "redis+cluster://a,,b", "http://host"]
-)
-def test_a_url_of_no_known_form_is_refused(url):
-    with pytest.raises(ValueError), contextlib.suppress(NotImplementedError):
-        open_client(url, timeout_s=1.0, max_connections=1)

@@ -14,6 +14,7 @@ from rorqual_runtime.errors import (
     DeadlineExceeded,
     InvalidRequest,
     NoCapacity,
+    Unsupported,
 )
 from rorqual_runtime.payload import get_payload, put_payload
 from rorqual_runtime.tensors import TensorPlane
@@ -170,6 +171,8 @@ async def test_what_can_never_work_is_refused_at_once(runtime_settings, fleet, c
             await client.submit()
         with pytest.raises(InvalidRequest, match="choice"):
             await client.submit(generation("twice"), generation("twice"))
+        with pytest.raises(Unsupported, match="adapters"):
+            await client.submit(generation("adapted", adapter="lora"))
     assert [job.generation.request_id for job in await client.jobs()] == ["first"]
 
 

@@ -89,7 +89,7 @@ def test_expired_blocks_are_remembered_for_a_while_and_leased_ones_longer():
     held = keys([3])[:, 0]
 
     def sweep(now):
-        return sum(len(index.sweep(i, now, 100, held)) for i in range(index.num_slices()))
+        return sum(len(index.sweep(part, now, 100, held)) for part in index.parts())
 
     assert sweep(after) == 0
     assert index.num_live == 0
@@ -104,7 +104,7 @@ def test_what_a_resync_does_not_meet_is_dropped():
     for _ in range(40):  # more often than there are numbers for it
         index.begin_resync()
         index.apply(records(range(5, 10)), NOW)
-        for part in range(index.num_slices()):
+        for part in index.parts():
             index.drop_unseen(part)
         assert index.num_live == 5
     assert index.match(1, keys([0]), NOW).miss_reason == "never_stored"
@@ -117,18 +117,22 @@ def test_an_aborted_resync_drops_nothing_later():
     index.apply(records(range(3)), NOW)
     index.begin_resync()
     index.apply(records(range(10)), NOW)
-    assert sum(index.drop_unseen(i) for i in range(index.num_slices())) == 0
+    assert sum(map(index.drop_unseen, index.parts())) == 0
 
 
 def test_clearing_spares_other_models_and_tenants():
     index = filled(range(4), model=1, tenant=1)
     index.apply(records(range(10, 14), model=1, tenant=2), NOW)
     index.apply(records(range(20, 24), model=2, tenant=2), NOW)
-    assert index.clear(1, 2) == 4
+
+    def clear(model, tenant):
+        return sum(index.clear(part, model, tenant) for part in index.parts())
+
+    assert clear(1, 2) == 4
     assert index.match(1, keys(range(4)), NOW).num_blocks == 4
     assert index.match(2, keys(range(20, 24)), NOW).num_blocks == 4
-    assert index.clear(None, 2) == 4
-    assert index.clear(None, None) == 4
+    assert clear(None, 2) == 4
+    assert clear(None, None) == 4
     assert (len(index), index.num_live) == (0, 0)
 
 
@@ -162,7 +166,7 @@ def test_a_block_takes_at_most_100_bytes():
         batch["hi"] = rng.integers(2, 2**64, len(batch), dtype=np.uint64)
         batch["lo"] = rng.integers(2, 2**64, len(batch), dtype=np.uint64)
         index.apply(batch, NOW)
-    for part in range(index.num_slices()):
+    for part in index.parts():
         index.sweep(part, NOW, 0, NO_KEYS)
     assert index.num_live == 400_000
     assert index.num_bytes / index.num_live <= 100

@@ -40,8 +40,21 @@ def test_it_equals_a_dict(steps):
     everyone = list(range(301))
     found = table.find(entries_of(everyone, 0)[:, :2])
     assert {n: int(row[2]) for n, row in zip(everyone, found, strict=True) if row[0]} == model
-    listed = [table.slice(i, 64) for i in range(table.num_slices(64))]
-    assert sum(len(part) for part in listed) == len(model)
+    assert sum(len(part) for part in table.parts(64)) == len(model)
+
+
+def test_a_walk_meets_everything_while_growing_begins_and_ends():
+    rng = np.random.default_rng(0)
+    table = GrowingTable(8192)
+    first = rng.integers(2, 2**64, (22_900, 4), dtype=np.uint64)
+    table.put(first)
+    size_before = table.num_bytes
+    met = []
+    for part in table.parts(256):
+        met.append(part[:, 0])
+        table.put(rng.integers(2, 2**64, (32, 4), dtype=np.uint64))
+    assert table.num_bytes > size_before
+    assert np.isin(first[:, 0], np.concatenate(met)).all()
 
 
 def test_a_key_that_agrees_in_its_first_half_is_another():
