@@ -2,7 +2,8 @@
 
 The chains that are matched lie all over the index and differ from round to round, so that no cache
 of the processor knows them. Keys are hashed apart. Redis is measured as dense as for a full fleet,
-and almost empty, where a hash holds little more than one block."""
+and almost empty, where a hash holds little more than one block. Last, what a tenant can time tells
+nothing of what another one has stored."""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ from pathlib import Path
 import numpy as np
 from redis.asyncio import Redis
 from rorqual_kvmeta.index import BlockIndex
-from rorqual_kvmeta.records import RECORD, Keys, Records, State, record_keys
+from rorqual_kvmeta.records import RECORD, Keys, Records, State, keys_of, record_keys
 from rorqual_kvmeta.truth import BUCKET_BITS, put_records
 from rorqual_policy import BLOCK_TOKENS, block_keys
 
@@ -30,6 +31,7 @@ PROMPT_TOKENS = 1_000_000
 PROMPT_BLOCKS = PROMPT_TOKENS // BLOCK_TOKENS
 BATCH = 50_000
 ROUNDS = 31
+TIMED_PROMPTS, TIMED_TOKENS = 4000, 1024
 NOW = 1_800_000_000.0
 MODEL = 7
 
@@ -97,6 +99,37 @@ def bench_matching(num_blocks: int) -> bool:
     return met & emit("kv_index_bytes_per_block", per_block, "B", goal=100.0, passes=at_most)
 
 
+def bench_isolation() -> bool:
+    """How often somebody who times hashing and matching would guess right whether another tenant
+    has stored the same prompt: 50 % is chance."""
+    rng = np.random.default_rng(0)
+    index, _ = filled_index(rng, 100_000)
+    prompts = rng.integers(0, 129_280, (2 * TIMED_PROMPTS, TIMED_TOKENS)).astype(np.int32)
+    for tokens in prompts[:TIMED_PROMPTS]:
+        index.apply(stored(keys_for(tokens, "one")), NOW)
+    spans = np.zeros(len(prompts))
+    for number in rng.permutation(len(prompts)):
+        began_s = time.perf_counter()
+        match = index.match(MODEL, keys_for(prompts[number], "other"), NOW)
+        spans[number] = time.perf_counter() - began_s
+        assert match.num_blocks == 0
+    is_slower = np.searchsorted(np.sort(spans[TIMED_PROMPTS:]), spans[:TIMED_PROMPTS])
+    share = float(is_slower.mean()) / TIMED_PROMPTS
+    rate = 100 * max(share, 1 - share)
+    return emit("kv_isolation_right_guesses", rate, "%", goal=53.0, passes=at_most)
+
+
+def keys_for(tokens: np.ndarray, namespace: str) -> Keys:
+    return keys_of(block_keys(tokens, fingerprint="model", namespace=namespace))  # type: ignore[arg-type]
+
+
+def stored(keys: Keys) -> Records:
+    """Live records under these keys."""
+    records = made_up(np.random.default_rng(0), len(keys))
+    records["hi"], records["lo"] = keys[:, 0], keys[:, 1]
+    return records
+
+
 async def redis_bytes_per_block(directory: Path, num_hashes: int, num_blocks: int) -> float:
     """Growth of Redis's memory a block, with the blocks in so many of its hashes."""
     records = made_up(np.random.default_rng(0), num_blocks)
@@ -131,6 +164,7 @@ def main() -> int:
     arguments = parser.parse_args()
     met = bench_hashing()
     met &= bench_matching(arguments.blocks)
+    met &= bench_isolation()
     met &= asyncio.run(bench_redis(arguments.blocks))
     return 0 if met else 1
 

@@ -1,20 +1,20 @@
 """A trace of requests through the real kvmeta and block store, against a cache without bounds.
 
-The trace is in Mooncake's format: one JSON object a line with `input_length` and `hash_ids`, one id
-for each 512 tokens of the prompt; equal ids stand for equal tokens behind equal tokens. Requests
-follow each other without their pauses. Each is matched, its known blocks are read and compared, and
-the others are stored and registered. The ideal is what a cache would save that forgets nothing and
-knows single tokens."""
+The trace is in any format that the simulator reads and that tells of blocks, such as Mooncake's:
+one JSON object a line with `input_length` and `hash_ids`, one id for each 512 tokens of the prompt;
+equal ids stand for equal tokens behind equal tokens. Requests follow each other without their
+pauses. Each is matched, its known blocks are read and compared, and the others are stored and
+registered. The ideal is what a cache would save that forgets nothing and knows single tokens.
+"""
 
 from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,11 +30,11 @@ from rorqual_runtime.bus import Bus
 from rorqual_runtime.redis_link import RedisLink
 from rorqual_runtime.service import open_service
 from rorqual_runtime.settings import RuntimeSettings
+from rorqual_sim.traces import Trace, read_trace
 
 from bench.report import at_most, emit
 from tests.support.servers import nats_server, redis_server
 
-HASH_TOKENS = 512
 PAYLOAD_BYTES = 1024
 FINGERPRINT, NAMESPACE = "traced-model", "traced-tenant"
 TIMEOUT_S = 60.0
@@ -42,31 +42,26 @@ TIMEOUT_S = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Traced:
-    """One request of a trace."""
+    """One request of a trace. An id stands for block_tokens tokens, and for all before them."""
 
     num_tokens: int
     hash_ids: tuple[int, ...]
+    block_tokens: int
 
     def token_ids(self) -> np.ndarray:
         """Tokens that agree exactly where the hash ids do."""
-        ids = np.repeat(np.array(self.hash_ids, np.int64), HASH_TOKENS)[: self.num_tokens]
-        places = np.arange(len(ids)) % HASH_TOKENS
+        ids = np.repeat(np.array(self.hash_ids, np.int64), self.block_tokens)[: self.num_tokens]
+        places = np.arange(len(ids)) % self.block_tokens
         return ((ids * 1_000_003 + places * 7_919) % (2**31 - 1)).astype(np.int32)
 
 
-def read_trace(path: Path, limit: int) -> Iterator[Traced]:
-    """Requests in order. Raises: ValueError naming the line that is none."""
-    with path.open() as lines:
-        for number, line in enumerate(lines, start=1):
-            if limit and number > limit:
-                return
-            try:
-                request = json.loads(line)
-                ids = tuple(int(hash_id) for hash_id in request["hash_ids"])
-                num_tokens = min(int(request["input_length"]), len(ids) * HASH_TOKENS)
-            except (KeyError, TypeError, ValueError) as error:
-                raise ValueError(f"{path}:{number} is no request: {error}") from error
-            yield Traced(num_tokens, ids)
+def requests_of(trace: Trace, limit: int) -> Iterator[Traced]:
+    """Requests in order, the first ones only where there is a limit."""
+    for index in range(min(limit or len(trace), len(trace))):
+        start, end = trace.block_start[index : index + 2]
+        ids = tuple(trace.block_ids[start:end].tolist())
+        num_tokens = min(int(trace.input_tokens[index]), len(ids) * trace.block_tokens)
+        yield Traced(num_tokens, ids, trace.block_tokens)
 
 
 class Ideal:
@@ -76,11 +71,11 @@ class Ideal:
         self._seen: set[int] = set()
 
     def saved_tokens(self, request: Traced) -> int:
-        """Of this request; from now on it is known, too. An id stands for all before it as well."""
+        """Of this request; from now on it is known, too."""
         ids = request.hash_ids
         known = next((i for i, i_d in enumerate(ids) if i_d not in self._seen), len(ids))
         self._seen.update(ids)
-        return min(known * HASH_TOKENS, request.num_tokens)
+        return min(known * request.block_tokens, request.num_tokens)
 
 
 class TracedFleet:
@@ -155,7 +150,7 @@ def _payload(key: bytes) -> bytes:
     return key * (PAYLOAD_BYTES // len(key))
 
 
-async def replay(path: Path, limit: int, directory: Path) -> bool:
+async def replay(requests: Iterable[Traced], directory: Path) -> bool:
     """Prints the figures; whether the hit rate is near the ideal and no block was wrong."""
     async with AsyncExitStack() as stack:
         nats = await stack.enter_async_context(nats_server(directory))
@@ -170,19 +165,19 @@ async def replay(path: Path, limit: int, directory: Path) -> bool:
         stack.push_async_callback(bus.close)
         store = BlockStore(directory / "store", 64 << 30, eviction=ValueEviction())
         stack.callback(store.close)
-        return await _replay(path, limit, TracedFleet(bus, store), kvmeta)
+        return await _replay(requests, TracedFleet(bus, store), kvmeta)
 
 
-async def _replay(path: Path, limit: int, fleet: TracedFleet, kvmeta: KvmetaService) -> bool:
+async def _replay(requests: Iterable[Traced], fleet: TracedFleet, kvmeta: KvmetaService) -> bool:
     ideal, num_tokens, num_saved, num_ideal, num_requests = Ideal(), 0, 0, 0, 0
     began_s = time.perf_counter()
-    for request in read_trace(path, limit):
+    for request in requests:
         num_requests += 1
         num_tokens += request.num_tokens
         num_ideal += ideal.saved_tokens(request)
         num_saved += await fleet.serve(request.token_ids()) * BLOCK_TOKENS
     if not num_tokens:
-        print(f"{path} holds no tokens", file=sys.stderr)
+        print("kv-trace: the trace tells of no blocks", file=sys.stderr)
         return False
     rate, best = 100 * num_saved / num_tokens, 100 * num_ideal / num_tokens
     facts = {
@@ -199,12 +194,13 @@ async def _replay(path: Path, limit: int, fleet: TracedFleet, kvmeta: KvmetaServ
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("trace", type=Path, help="JSON lines in Mooncake's format")
+    parser.add_argument("trace", type=Path, help="trace with block ids, such as Mooncake's")
     parser.add_argument("--requests", type=int, default=0, help="only the first ones; 0 = all")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="rorqual-trace-") as directory:
         try:
-            met = asyncio.run(replay(arguments.trace, arguments.requests, Path(directory)))
+            requests = requests_of(read_trace(arguments.trace), arguments.requests)
+            met = asyncio.run(replay(requests, Path(directory)))
         except (OSError, ValueError) as error:
             print(f"kv-trace: {error}", file=sys.stderr)
             return 2
