@@ -7,7 +7,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class LoadReport(_message.Message):
-    __slots__ = ("service", "instance_id", "incarnation", "seq", "sent_unix_s", "draining", "num_active_requests", "num_held_leases", "num_used_pages", "num_total_pages", "num_used_windows", "num_total_windows", "prefill", "decode", "router", "recipe", "vision", "kvmeta", "model_fingerprint", "max_context_tokens")
+    __slots__ = ("service", "instance_id", "incarnation", "seq", "sent_unix_s", "draining", "num_active_requests", "num_held_leases", "num_used_pages", "num_total_pages", "num_used_windows", "num_total_windows", "prefill", "decode", "router", "recipe", "vision", "kvmeta", "hit_path", "model_fingerprint", "max_context_tokens")
     SERVICE_FIELD_NUMBER: _ClassVar[int]
     INSTANCE_ID_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
@@ -26,6 +26,7 @@ class LoadReport(_message.Message):
     RECIPE_FIELD_NUMBER: _ClassVar[int]
     VISION_FIELD_NUMBER: _ClassVar[int]
     KVMETA_FIELD_NUMBER: _ClassVar[int]
+    HIT_PATH_FIELD_NUMBER: _ClassVar[int]
     MODEL_FINGERPRINT_FIELD_NUMBER: _ClassVar[int]
     MAX_CONTEXT_TOKENS_FIELD_NUMBER: _ClassVar[int]
     service: str
@@ -46,9 +47,10 @@ class LoadReport(_message.Message):
     recipe: RecipeLoad
     vision: VisionLoad
     kvmeta: KvmetaLoad
+    hit_path: HitPathLoad
     model_fingerprint: str
     max_context_tokens: int
-    def __init__(self, service: _Optional[str] = ..., instance_id: _Optional[str] = ..., incarnation: _Optional[int] = ..., seq: _Optional[int] = ..., sent_unix_s: _Optional[float] = ..., draining: _Optional[bool] = ..., num_active_requests: _Optional[int] = ..., num_held_leases: _Optional[int] = ..., num_used_pages: _Optional[int] = ..., num_total_pages: _Optional[int] = ..., num_used_windows: _Optional[int] = ..., num_total_windows: _Optional[int] = ..., prefill: _Optional[_Union[PrefillLoad, _Mapping]] = ..., decode: _Optional[_Union[DecodeLoad, _Mapping]] = ..., router: _Optional[_Union[RouterLoad, _Mapping]] = ..., recipe: _Optional[_Union[RecipeLoad, _Mapping]] = ..., vision: _Optional[_Union[VisionLoad, _Mapping]] = ..., kvmeta: _Optional[_Union[KvmetaLoad, _Mapping]] = ..., model_fingerprint: _Optional[str] = ..., max_context_tokens: _Optional[int] = ...) -> None: ...
+    def __init__(self, service: _Optional[str] = ..., instance_id: _Optional[str] = ..., incarnation: _Optional[int] = ..., seq: _Optional[int] = ..., sent_unix_s: _Optional[float] = ..., draining: _Optional[bool] = ..., num_active_requests: _Optional[int] = ..., num_held_leases: _Optional[int] = ..., num_used_pages: _Optional[int] = ..., num_total_pages: _Optional[int] = ..., num_used_windows: _Optional[int] = ..., num_total_windows: _Optional[int] = ..., prefill: _Optional[_Union[PrefillLoad, _Mapping]] = ..., decode: _Optional[_Union[DecodeLoad, _Mapping]] = ..., router: _Optional[_Union[RouterLoad, _Mapping]] = ..., recipe: _Optional[_Union[RecipeLoad, _Mapping]] = ..., vision: _Optional[_Union[VisionLoad, _Mapping]] = ..., kvmeta: _Optional[_Union[KvmetaLoad, _Mapping]] = ..., hit_path: _Optional[_Union[HitPathLoad, _Mapping]] = ..., model_fingerprint: _Optional[str] = ..., max_context_tokens: _Optional[int] = ...) -> None: ...
 
 class PrefillLoad(_message.Message):
     __slots__ = ("queued_tokens", "tokens_per_s", "num_replayed_tokens")
@@ -59,6 +61,34 @@ class PrefillLoad(_message.Message):
     tokens_per_s: float
     num_replayed_tokens: int
     def __init__(self, queued_tokens: _Optional[int] = ..., tokens_per_s: _Optional[float] = ..., num_replayed_tokens: _Optional[int] = ...) -> None: ...
+
+class HitPathLoad(_message.Message):
+    __slots__ = ("prompts_total", "hits_total", "hit_blocks_total", "hit_wait_s_total", "fetched_blocks_total", "fetched_bytes_total", "fetch_s_total", "host_blocks_total", "left_out_blocks_total", "late_blocks_total", "swapped_blocks_total", "swap_s_total")
+    PROMPTS_TOTAL_FIELD_NUMBER: _ClassVar[int]
+    HITS_TOTAL_FIELD_NUMBER: _ClassVar[int]
+    HIT_BLOCKS_TOTAL_FIELD_NUMBER: _ClassVar[int]
+    HIT_WAIT_S_TOTAL_FIELD_NUMBER: _ClassVar[int]
+    FETCHED_BLOCKS_TOTAL_FIELD_NUMBER: _ClassVar[int]
+    FETCHED_BYTES_TOTAL_FIELD_NUMBER: _ClassVar[int]
+    FETCH_S_TOTAL_FIELD_NUMBER: _ClassVar[int]
+    HOST_BLOCKS_TOTAL_FIELD_NUMBER: _ClassVar[int]
+    LEFT_OUT_BLOCKS_TOTAL_FIELD_NUMBER: _ClassVar[int]
+    LATE_BLOCKS_TOTAL_FIELD_NUMBER: _ClassVar[int]
+    SWAPPED_BLOCKS_TOTAL_FIELD_NUMBER: _ClassVar[int]
+    SWAP_S_TOTAL_FIELD_NUMBER: _ClassVar[int]
+    prompts_total: int
+    hits_total: int
+    hit_blocks_total: int
+    hit_wait_s_total: float
+    fetched_blocks_total: int
+    fetched_bytes_total: int
+    fetch_s_total: float
+    host_blocks_total: int
+    left_out_blocks_total: int
+    late_blocks_total: int
+    swapped_blocks_total: int
+    swap_s_total: float
+    def __init__(self, prompts_total: _Optional[int] = ..., hits_total: _Optional[int] = ..., hit_blocks_total: _Optional[int] = ..., hit_wait_s_total: _Optional[float] = ..., fetched_blocks_total: _Optional[int] = ..., fetched_bytes_total: _Optional[int] = ..., fetch_s_total: _Optional[float] = ..., host_blocks_total: _Optional[int] = ..., left_out_blocks_total: _Optional[int] = ..., late_blocks_total: _Optional[int] = ..., swapped_blocks_total: _Optional[int] = ..., swap_s_total: _Optional[float] = ...) -> None: ...
 
 class DecodeLoad(_message.Message):
     __slots__ = ("num_running", "max_running", "kv_tokens", "num_reserved_pages", "step_s")
@@ -75,14 +105,18 @@ class DecodeLoad(_message.Message):
     def __init__(self, num_running: _Optional[int] = ..., max_running: _Optional[int] = ..., kv_tokens: _Optional[int] = ..., num_reserved_pages: _Optional[int] = ..., step_s: _Optional[float] = ...) -> None: ...
 
 class RouterLoad(_message.Message):
-    __slots__ = ("submitted_requests_total", "missed_prompt_tokens_total", "queued_jobs")
+    __slots__ = ("submitted_requests_total", "missed_prompt_tokens_total", "queued_jobs", "matches_total", "match_s_total")
     SUBMITTED_REQUESTS_TOTAL_FIELD_NUMBER: _ClassVar[int]
     MISSED_PROMPT_TOKENS_TOTAL_FIELD_NUMBER: _ClassVar[int]
     QUEUED_JOBS_FIELD_NUMBER: _ClassVar[int]
+    MATCHES_TOTAL_FIELD_NUMBER: _ClassVar[int]
+    MATCH_S_TOTAL_FIELD_NUMBER: _ClassVar[int]
     submitted_requests_total: int
     missed_prompt_tokens_total: int
     queued_jobs: int
-    def __init__(self, submitted_requests_total: _Optional[int] = ..., missed_prompt_tokens_total: _Optional[int] = ..., queued_jobs: _Optional[int] = ...) -> None: ...
+    matches_total: int
+    match_s_total: float
+    def __init__(self, submitted_requests_total: _Optional[int] = ..., missed_prompt_tokens_total: _Optional[int] = ..., queued_jobs: _Optional[int] = ..., matches_total: _Optional[int] = ..., match_s_total: _Optional[float] = ...) -> None: ...
 
 class VisionLoad(_message.Message):
     __slots__ = ("queued_patches", "step_patches", "patches_per_s")

@@ -1,9 +1,11 @@
-"""The stored prefix of a prompt: blocks into pages, the window behind them into its slot."""
+"""The stored prefix of a prompt: blocks fetched and swapped in, the window behind them as well."""
 
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -17,10 +19,13 @@ from rorqual_policy.provenance import Provenance, provenance_after
 from rorqual_runtime.waiting import uninterrupted
 
 from rorqual_prefill.export import KvExport
+from rorqual_prefill.fetch import BlockFetcher, Fetch
+from rorqual_prefill.hit_counts import HitCounts
 from rorqual_prefill.job import Job, num_reusable_blocks
-from rorqual_prefill.prefix import PrefixHit, PrefixLoader
+from rorqual_prefill.read_line import Place
 from rorqual_prefill.resume import PromptWindow, Resume, choose_resume
 from rorqual_prefill.service import ActiveJob
+from rorqual_prefill.swap_in import SwapIn
 
 Forget = Callable[[list[bytes], str], Awaitable[None]]
 """Tells kvmeta which blocks are not in the store, and why; never raises."""
@@ -51,6 +56,7 @@ class Work:
     slot: int | None
     """Window slot; None where the model has no windows."""
     export: KvExport
+    fetch: Fetch
     started_unix_s: float
 
     @property
@@ -78,42 +84,87 @@ class PrefixStage:
         self,
         model: CausalModel,
         cache: PagedKvCache,
-        loader: PrefixLoader,
+        fetcher: BlockFetcher,
+        swap_in: SwapIn,
         windows: KeptWindows,
         forget: Forget,
+        urgency_s: Callable[[ActiveJob], float],
+        counts: HitCounts,
         tracer: Tracer,
     ) -> None:
+        """urgency_s: whose blocks are read first: the smaller ones."""
         self._model = model
         self._cache = cache
-        self._loader = loader
+        self._fetcher = fetcher
+        self._swap_in = swap_in
         self._windows = windows
         self._forget = forget
+        self._urgency_s = urgency_s
+        self._counts = counts
         self._tracer = tracer
+
+    def fetching(
+        self, active: ActiveJob, keys: list[bytes], num_tokens: int
+    ) -> AbstractAsyncContextManager[Fetch]:
+        """Read the blocks that can be of use, before the prompt has pages; one that saves no
+        computation is left where it is."""
+        job = active.job
+        num_blocks = min(len(keys), num_reusable_blocks(num_tokens))
+        if job.exact_only:
+            num_blocks = min(num_blocks, job.num_exact_blocks)
+        num_blocks = self._choose(job, keys, num_blocks).num_blocks
+        num_promised = min(job.num_matched_blocks, num_blocks)
+        place = Place(self._urgency_s(active))
+        return self._fetcher.fetching(keys[:num_blocks], num_promised, place, num_tokens)
 
     async def run(self, work: Work) -> Begin:
         """Stored blocks into the first pages; tells kvmeta what it was wrong about."""
-        with self._tracer.start_as_current_span("prefill.fetch_kv") as span:
-            hit = await self._load(work)
-            resume = await self._settle(work, hit)
+        began_s = time.perf_counter()
+        with self._tracer.start_as_current_span("prefill.swap_in") as span:
+            num_blocks = await self._swap_all_in(work)
+            resume = await self._settle(work, num_blocks)
+            self._count(resume, time.perf_counter() - began_s)
             span.set_attributes(
                 {
                     "rorqual.kv.matched_blocks": work.job.num_matched_blocks,
-                    "rorqual.kv.loaded_blocks": hit.num_blocks,
+                    "rorqual.kv.loaded_blocks": num_blocks,
                     "rorqual.kv.replayed_tokens": resume.num_stored - resume.first_row,
                     "rorqual.kv.has_window": resume.has_window,
                 }
             )
         await work.active.release_lease()
-        if hit.missing:
-            await self._forget(hit.missing, "missing")
-        if hit.corrupt:
-            await self._forget(hit.corrupt, "corrupt")
+        if work.fetch.missing:
+            await self._forget(work.fetch.missing, "missing")
+        if work.fetch.corrupt:
+            await self._forget(work.fetch.corrupt, "corrupt")
         return Begin(
-            hit.num_blocks,
+            num_blocks,
             resume.first_row,
             self._window(work, resume),
             self._provenance(work, resume),
         )
+
+    def _count(self, resume: Resume, took_s: float) -> None:
+        """Hits, and apart from them what their prompts waited for them: one says nothing of the
+        other."""
+        self._counts.prompts_total += 1
+        if resume.first_row:
+            self._counts.hits_total += 1
+            self._counts.hit_blocks_total += resume.first_row // BLOCK_TOKENS
+            self._counts.hit_wait_s_total += took_s
+
+    async def _swap_all_in(self, work: Work) -> int:
+        """Each group as it comes; how many blocks are in their pages then."""
+        fetch = work.fetch
+        self._fetcher.note_pages(fetch)
+        num_blocks = 0
+        while (group := await self._fetcher.next(fetch)) is not None:
+            try:
+                await self._swap_in.put(group, work.pages, work.export)
+            finally:
+                self._fetcher.release(group)
+            num_blocks += len(group.blocks)
+        return num_blocks
 
     def _provenance(self, work: Work, resume: Resume) -> Provenance:
         """A model that replays everything, or has no windows, computes exact blocks only. For
@@ -127,30 +178,19 @@ class PrefixStage:
             is_replayed=resume.first_row < resume.num_stored,
         )
 
-    async def _load(self, work: Work) -> PrefixHit:
-        """Blocks that can be of use; one that saves no computation is left where it is."""
-        num_blocks = min(len(work.keys), num_reusable_blocks(len(work.token_ids)))
-        if work.job.exact_only:
-            num_blocks = min(num_blocks, work.job.num_exact_blocks)
-        num_blocks = self._choose(work, num_blocks).num_blocks
-        return await self._loader.load(
-            work.keys[:num_blocks],
-            work.pages[:num_blocks],
-            num_promised=min(work.job.num_matched_blocks, num_blocks),
-            on_page=work.export.copy_page,
-        )
+    def _choose(self, job: Job, keys: list[bytes], num_blocks: int) -> Resume:
+        has_windows = self._cache.num_windows > 0
 
-    def _choose(self, work: Work, num_blocks: int) -> Resume:
         def is_kept(blocks: int) -> bool:
-            return work.slot is not None and self._windows.is_known(work.keys[blocks - 1])
+            return has_windows and self._windows.is_known(keys[blocks - 1])
 
-        needs_all = work.job.exact_only and work.slot is not None
+        needs_all = job.exact_only and has_windows
         num_replayed = (lambda stored: stored) if needs_all else self._model.num_replayed
         return choose_resume(num_blocks, num_replayed, is_kept)
 
-    async def _settle(self, work: Work, hit: PrefixHit) -> Resume:
+    async def _settle(self, work: Work, num_blocks: int) -> Resume:
         """Where to begin with these blocks; a window that is needed there is in its slot then."""
-        while (resume := self._choose(work, hit.num_blocks)).has_window:
+        while (resume := self._choose(work.job, work.keys, num_blocks)).has_window:
             snapshot = await self._windows.fetch(work.keys[resume.num_blocks - 1])
             if snapshot is not None:
                 await uninterrupted(asyncio.to_thread(self._put, work, resume, snapshot))

@@ -84,6 +84,15 @@ class PrefillEngine:
         """Of a step: as calibrated, and refined by every step since; None = not known."""
         return None if self._refined is None else StepCost(*self._refined.coefficients)
 
+    def wait_s(self) -> float:
+        """Seconds of work that the prompts here have left; 0 where the cost is not known."""
+        cost = self.cost
+        if cost is None:
+            return 0.0
+        with self._changed:
+            prompts = list(self._waiting.values())
+        return sum(chunk_cost_s(cost, p.num_remaining, p.num_done) for p in prompts)
+
     def start(self) -> None:
         """Begin to compute."""
         self._thread.start()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -21,6 +21,7 @@ from rorqual_proto.v1 import (
 )
 from rorqual_runtime.errors import InvalidRequest, ServingError, Unsupported, error_to_wire
 
+from rorqual_prefill.hit_counts import HitCounts
 from rorqual_prefill.job import Job, JobImage, JobKey
 
 JobMessage = prefill_pb2.PrefillJob
@@ -214,6 +215,7 @@ class LoadFacts:
     tokens_per_s: float
     model_fingerprint: str
     max_context_tokens: int
+    hit_counts: HitCounts
 
 
 def fill_load(report: load_pb2.LoadReport, facts: LoadFacts) -> None:
@@ -228,3 +230,4 @@ def fill_load(report: load_pb2.LoadReport, facts: LoadFacts) -> None:
     report.prefill.queued_tokens = facts.queued_tokens
     report.prefill.tokens_per_s = facts.tokens_per_s
     report.prefill.num_replayed_tokens = facts.num_replayed_tokens
+    report.hit_path.CopyFrom(load_pb2.HitPathLoad(**asdict(facts.hit_counts)))

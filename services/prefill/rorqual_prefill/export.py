@@ -21,7 +21,8 @@ _MAX_PAUSE_S = 0.2
 class KvExport:
     """Arena memory for the pages of one prompt, and every ticket of its handover.
 
-    copy_page may run in any one thread at a time; tickets are made and renewed on the event loop.
+    copy_page and put_page may run in any one thread at a time; tickets are made and renewed on the
+    event loop.
     """
 
     def __init__(
@@ -44,9 +45,12 @@ class KvExport:
 
     def copy_page(self, index: int) -> None:
         """Copy the prompt's page `index`, which is final now."""
+        self.put_page(index, self._read_page(self._pages[index]))
+
+    def put_page(self, index: int, data: np.ndarray) -> None:
+        """The same for a page whose bytes are at hand. data: uint8 [page_bytes]."""
         start = index * self._page_bytes
-        target = self._slot.array[start : start + self._page_bytes]
-        np.copyto(target, self._read_page(self._pages[index]))
+        np.copyto(self._slot.array[start : start + self._page_bytes], data)
 
     def seal(self) -> Any:
         """The ticket of all pages, uint8 [pages, page_bytes]. Every page has been copied."""

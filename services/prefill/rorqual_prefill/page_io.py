@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from contextlib import nullcontext
 
 import numpy as np
 import torch
@@ -10,32 +11,26 @@ from rorqual_engine.kv import PagedKvCache
 
 
 class PageIo:
-    """Reads and fills pages: in place on the CPU, through one buffer elsewhere.
-
-    fill_many is for one thread at a time.
-    """
+    """Reads and writes pages. write_many is for one thread at a time."""
 
     def __init__(self, cache: PagedKvCache) -> None:
         self._cache = cache
-        self._in_place = cache.device.type == "cpu"
-        self._staging = np.empty((0, cache.layout.page_bytes), np.uint8)
+        is_gpu = cache.device.type == "cuda"
+        self._stream = torch.cuda.Stream(cache.device) if is_gpu else None  # type: ignore[no-untyped-call]
 
     def read(self, page: int) -> np.ndarray:
         """uint8 [page_bytes]; the page itself on the CPU, else a copy."""
         array: np.ndarray = self._cache.page_bytes_view(page).cpu().numpy()
         return array
 
-    def fill_many(
-        self, pages: Sequence[int], fill: Callable[[Sequence[np.ndarray]], list[bool]]
-    ) -> list[bool]:
-        """Let `fill` write the pages' bytes; what it returns, page by page. Those of False are
-        undefined."""
-        if self._in_place:
-            return fill([self._cache.page_bytes_view(page).numpy() for page in pages])
-        if len(self._staging) < len(pages):
-            self._staging = np.empty((len(pages), self._staging.shape[1]), np.uint8)
-        is_filled = fill(list(self._staging[: len(pages)]))
-        for page, source, ok in zip(pages, self._staging, is_filled, strict=False):
-            if ok:
-                self._cache.page_bytes_view(page).copy_(torch.from_numpy(source))
-        return is_filled
+    def write_many(self, pages: Sequence[int], sources: Sequence[np.ndarray]) -> None:
+        """Fill these pages; on a GPU beside the forward pass, without waiting for it.
+
+        sources: uint8 [page_bytes] each; from page-locked memory the GPU copies by itself.
+        """
+        with nullcontext() if self._stream is None else torch.cuda.stream(self._stream):
+            for page, source in zip(pages, sources, strict=True):
+                data = torch.from_numpy(source)
+                self._cache.page_bytes_view(page).copy_(data, non_blocking=True)
+        if self._stream is not None:
+            self._stream.synchronize()

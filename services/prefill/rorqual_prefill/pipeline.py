@@ -79,6 +79,7 @@ class PrefillPipeline:
         token_ids = await self._resolve(job)
         keys = await over_prompt(len(token_ids), partial(self._keys, job, token_ids))
         async with (
+            self._prefix.fetching(active, keys, len(token_ids)) as fetch,
             self._gate.lease(num_pages_for(len(token_ids)), left_s()) as lease,
             open_export(
                 self._tensors,
@@ -90,7 +91,16 @@ class PrefillPipeline:
                 timeout_s=left_s(),
             ) as export,
         ):
-            work = Work(active, token_ids, keys, lease.pages, lease.window, export, started_unix_s)
+            work = Work(
+                active,
+                token_ids,
+                keys,
+                lease.pages,
+                lease.window,
+                export,
+                fetch,
+                started_unix_s,
+            )
             await self._compute_and_hand_over(work, await self._prefix.run(work))
 
     def _keys(self, job: Job, token_ids: np.ndarray) -> list[bytes]:

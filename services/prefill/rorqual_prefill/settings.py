@@ -56,6 +56,9 @@ class PrefillSettings(ModelSettings):
     store_capacity_bytes: int = Field(
         8 << 30, gt=0, description="size at which the least valuable blocks leave"
     )
+    host_blocks_bytes: int = Field(
+        256 << 20, gt=0, description="host memory for stored blocks on their way into pages"
+    )
     window_keep_s: float = Field(
         180.0, gt=0, description="how long the window state behind a prompt's blocks is kept"
     )

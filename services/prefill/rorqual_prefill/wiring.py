@@ -14,10 +14,8 @@ from rorqual_engine.expert_ranks import open_served_model
 from rorqual_engine.huge_pages import move_to_huge_pages
 from rorqual_engine.kv import PagedKvCache
 from rorqual_engine.models.base import CausalModel
-from rorqual_policy.eviction import ValueEviction
 from rorqual_policy.step_cost import StepCost
 from rorqual_runtime import subjects
-from rorqual_runtime.blockstore import ForgetNotices, open_block_store
 from rorqual_runtime.bus import Bus
 from rorqual_runtime.errors import ServingError, Unsupported
 from rorqual_runtime.logs import get_logger, log_duration
@@ -30,16 +28,18 @@ from rorqual_prefill import convert
 from rorqual_prefill.begin import PrefixStage
 from rorqual_prefill.calibration import calibrated_cost
 from rorqual_prefill.compute import PrefillEngine
+from rorqual_prefill.fetch_wiring import open_fetcher, urgency_s
 from rorqual_prefill.fleet import BusDecodeFleet
+from rorqual_prefill.hit_counts import HitCounts
 from rorqual_prefill.image_rows import ImageFetcher
 from rorqual_prefill.job import Job
 from rorqual_prefill.page_io import PageIo
 from rorqual_prefill.pages import PageGate
 from rorqual_prefill.pipeline import PrefillPipeline
-from rorqual_prefill.prefix import PrefixLoader
 from rorqual_prefill.pull import pull_while_there_is_room
 from rorqual_prefill.service import PrefillPorts, PrefillService
 from rorqual_prefill.settings import PrefillSettings
+from rorqual_prefill.swap_in import SwapIn
 from rorqual_prefill.warm_up import warm_up
 
 log = get_logger(__name__)
@@ -52,6 +52,7 @@ class PrefillInstance:
     service: PrefillService
     engine: PrefillEngine
     cache: PagedKvCache
+    counts: HitCounts
 
     async def drain(self, timeout_s: float) -> None:
         """See `PrefillService.drain`."""
@@ -102,8 +103,6 @@ async def _build(
     stack: AsyncExitStack,
 ) -> PrefillInstance:
     """Make the parts; each is closed by the stack before those it uses."""
-    page_io = PageIo(cache)
-    loader = await _open_loader(ctx, settings, model, page_io, stack)
     windows = await _open_windows(ctx, settings, model, cache)
     forget = partial(_forget, ctx.bus, model.fingerprint)
     engine = PrefillEngine(
@@ -115,13 +114,27 @@ async def _build(
     )
     engine.start()
     stack.push_async_callback(engine.close)
-    gate = PageGate(cache)
+    page_io, gate = PageIo(cache), PageGate(cache)
+    counts = HitCounts()
+    fetcher = await open_fetcher(ctx, settings, model, engine, counts, stack)
+    swap_in = SwapIn(page_io, counts)
+    stack.push_async_callback(asyncio.to_thread, swap_in.close)
     pipeline = PrefillPipeline(
         model=model,
         page_io=page_io,
         engine=engine,
         gate=gate,
-        prefix=PrefixStage(model, cache, loader, windows, forget, ctx.tracer),
+        prefix=PrefixStage(
+            model,
+            cache,
+            fetcher,
+            swap_in,
+            windows,
+            forget,
+            partial(urgency_s, engine, ctx.clock),
+            counts,
+            ctx.tracer,
+        ),
         fleet=BusDecodeFleet(ctx.bus, settings.place_timeout_s, settings.handover_timeout_s),
         images=ImageFetcher(ctx.bus, ctx.tensors, settings.max_image_rows),
         windows=windows,
@@ -138,32 +151,7 @@ async def _build(
         num_replayed=model.num_replayed,
     )
     service = PrefillService(ports, gate, settings, ctx.clock)
-    return PrefillInstance(service, engine, cache)
-
-
-async def _open_loader(
-    ctx: ServiceContext,
-    settings: PrefillSettings,
-    model: CausalModel,
-    page_io: PageIo,
-    stack: AsyncExitStack,
-) -> PrefixLoader:
-    """Who reads stored blocks."""
-    notices = ForgetNotices(ctx.bus, ("evicted", "expired"))  # the loader tells of the rest
-    ctx.track(notices.run())
-    store = await stack.enter_async_context(
-        open_block_store(
-            settings.store_url or settings.store_dir or ctx.settings.home / "store",
-            settings.store_capacity_bytes,
-            ctx.clock,
-            eviction=ValueEviction(),
-            on_forgotten=notices.add,
-            io_mode=settings.store_io,
-        )
-    )
-    loader = PrefixLoader(store, fingerprint=model.fingerprint, fill_pages=page_io.fill_many)
-    stack.push_async_callback(asyncio.to_thread, loader.close)
-    return loader
+    return PrefillInstance(service, engine, cache, counts)
 
 
 async def _open_windows(
@@ -208,6 +196,7 @@ def _load_facts(instance: PrefillInstance, model: CausalModel) -> convert.LoadFa
         tokens_per_s=instance.engine.tokens_per_s,
         model_fingerprint=model.fingerprint,
         max_context_tokens=model.max_context_tokens,
+        hit_counts=instance.counts,
     )
 
 

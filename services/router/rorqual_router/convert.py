@@ -260,8 +260,16 @@ def report_from_wire(report: LoadReport) -> InstanceReport:
 
 
 def fill_router_load(
-    report: LoadReport, *, submitted_total: int, missed_tokens_total: int, queued_jobs: int
+    report: LoadReport,
+    *,
+    submitted_total: int,
+    missed_tokens_total: int,
+    queued_jobs: int,
+    matches_total: int,
+    match_s_total: float,
 ) -> None:
     report.router.submitted_requests_total = submitted_total
     report.router.missed_prompt_tokens_total = missed_tokens_total
     report.router.queued_jobs = queued_jobs
+    report.router.matches_total = matches_total
+    report.router.match_s_total = match_s_total

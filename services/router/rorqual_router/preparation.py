@@ -1,6 +1,7 @@
 """What a submission needs before it is a job: keys, grammars, prefix match, images."""
 
 import asyncio
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -45,6 +46,14 @@ class Prepared:
     image_embeddings: tuple[TensorTicket, ...]
 
 
+@dataclass(slots=True)
+class MatchTimes:
+    """Of all questions to kvmeta since start."""
+
+    num_asked: int = 0
+    total_s: float = 0.0
+
+
 class Preparation:
     """Asks kvmeta, grammar and vision; all waits are bounded by settings."""
 
@@ -57,6 +66,7 @@ class Preparation:
         self._settings = settings
         self._images = ImageEncoder(bus, fleet, settings)
         self._manifest_fingerprint = settings.manifest_fingerprint()
+        self.match_times = MatchTimes()
 
     async def run(self, submission: Submission) -> Prepared:
         """Grammars, prefix match and embeddings of images that it does not cover, side by side.
@@ -126,6 +136,7 @@ class Preparation:
         """Longest stored prefix; nothing when kvmeta is slow, away or wrong: it is only a hint."""
         if not keys.blocks:
             return PrefixMatch()
+        began_s = time.perf_counter()
         try:
             reply = await self._bus.request(
                 subjects.kvmeta_match(),
@@ -137,6 +148,9 @@ class Preparation:
         except ServingError as error:
             log.debug("no prefix match", extra={"reason": error.message})
             return PrefixMatch(miss_reason="unavailable")
+        finally:
+            self.match_times.num_asked += 1
+            self.match_times.total_s += time.perf_counter() - began_s
         return match_from_wire(reply, len(keys.blocks))
 
     async def release(self, match: PrefixMatch) -> None:

@@ -121,6 +121,8 @@ class RouterService:
             submitted_total=counters.submitted,
             missed_tokens_total=counters.missed_tokens,
             queued_jobs=self.gauge.num_jobs,
+            matches_total=self.submitter.match_times.num_asked,
+            match_s_total=self.submitter.match_times.total_s,
         )
 
 

@@ -74,6 +74,7 @@ class Submitter:
         self._clock = clock
         self._settings = settings
         self._preparation = Preparation(bus, tensors, fleet, settings)
+        self.match_times = self._preparation.match_times
         self.counters = Counters()
 
     async def submit(self, submission: Submission) -> Queued:

@@ -40,6 +40,8 @@ async def test_blocks_come_back_verified(store, server):
     assert listed[key_of(4)].fingerprint == FINGERPRINT
     assert store.has(FINGERPRINT, key_of(2)) and store.delete(FINGERPRINT, key_of(2))
     assert not store.has(FINGERPRINT, key_of(2)) and got(store, 2) is None
+    numbers = (3, 4, 5, 2, 1)
+    assert store.num_stored(FINGERPRINT, [key_of(number) for number in numbers]) == 3
     assert store.stats().num_blocks == 4
 
 

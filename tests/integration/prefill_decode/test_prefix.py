@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import itertools
+import threading
+
 from rorqual_policy.blocks import block_keys
+from rorqual_prefill import fetch
 from rorqual_proto.v1 import kvmeta_pb2
 from rorqual_runtime import subjects
+from rorqual_runtime.blockstore import BlockStore
 
 from tests.integration.prefill_decode.conftest import prompt
 from tests.integration.prefill_decode.fleet import NAMESPACE, running_fleet
 from tests.support.blocks import find_record, flip_bit
 from tests.support.servers import redis_server
-from tests.support.waiting import until
+from tests.support.waiting import WAIT_S, until
 
 
 async def test_a_repeated_prompt_computes_only_its_last_partial_block(
@@ -91,6 +96,32 @@ async def test_a_damaged_block_is_computed_again(runtime_settings, tiny_model, t
         assert second.num_cached_tokens == 256
         assert second.token_ids == bare(token_ids, 8)
         assert around.forgotten == [(keys[2], "corrupt")]
+
+
+async def test_blocks_that_do_not_come_in_time_are_computed(
+    runtime_settings, tiny_model, tiny_dir, bare, monkeypatch
+):
+    token_ids, hang, num_reads = prompt(2000), threading.Event(), itertools.count()
+    read = BlockStore.get_many
+
+    def hang_after_the_first(self, fingerprint, wanted):
+        assert next(num_reads) == 0 or hang.wait(WAIT_S)
+        return read(self, fingerprint, wanted)
+
+    small = {"host_blocks_bytes": 32 * tiny_model.kv_layout.page_bytes}  # groups of 8
+    async with running_fleet(runtime_settings, tiny_model, tiny_dir, prefill=small) as fleet:
+        around, engine = fleet.around, fleet.prefill[0][1].engine
+        await around.complete("first", token_ids, ignore_eos=True)
+        await until(lambda: len(around.registered) == 15, "15 blocks to be registered")
+        monkeypatch.setattr(BlockStore, "get_many", hang_after_the_first)
+        monkeypatch.setattr(fetch, "_MOST_PATIENCE_S", 0.3)
+        second = await around.complete("second", token_ids, ignore_eos=True)
+        assert (second.num_cached_tokens, engine.num_computed_tokens) == (1024, 2000 + 976)
+        assert second.token_ids == bare(token_ids, 8)
+        assert fleet.prefill[0][1].counts.late_blocks_total == 7
+        assert around.forgotten == []
+        hang.set()
+        await fleet.nothing_held()
 
 
 async def test_a_vanished_block_is_forgotten(runtime_settings, tiny_model, tiny_dir, bare):

@@ -141,6 +141,10 @@ class BlockStoreBackend(Protocol):
         """Whether the block seems to be there; only `get` verifies its content."""
         ...
 
+    def num_stored(self, fingerprint: str, keys: Sequence[bytes]) -> int:
+        """How many blocks seem to be there before the first that is not."""
+        ...
+
     def delete(self, fingerprint: str, key: bytes) -> bool:
         """Forget the block. False: it was not there."""
         ...

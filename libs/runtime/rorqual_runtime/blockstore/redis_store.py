@@ -119,6 +119,15 @@ class RedisBlockStore:
         name = BlockName.of(fingerprint, key)
         return bool(self._call(lambda: self._client.exists(_key_of(name)), 0))
 
+    def num_stored(self, fingerprint: str, keys: Sequence[bytes]) -> int:
+        """How many blocks are there before the first that is not; one round trip a few hundred."""
+        for start in range(0, len(keys), _SCAN_COUNT):
+            names = [BlockName.of(fingerprint, key) for key in keys[start : start + _SCAN_COUNT]]
+            found: list[int] = self._call(partial(self._exist, names), [0])
+            if not all(found):
+                return start + found.index(0)
+        return len(keys)
+
     def delete(self, fingerprint: str, key: bytes) -> bool:
         name = BlockName.of(fingerprint, key)
         return bool(self._call(lambda: self._client.unlink(_key_of(name)), 0))
@@ -218,6 +227,13 @@ class RedisBlockStore:
             yield keys
             if not cursor:
                 return
+
+    def _exist(self, names: list[BlockName]) -> list[int]:
+        pipe = self._client.pipeline(transaction=False)
+        for name in names:
+            pipe.exists(_key_of(name))
+        found: list[int] = pipe.execute()
+        return found
 
     def _headers(self, keys: list[bytes]) -> list[bytes]:
         pipe = self._client.pipeline(transaction=False)

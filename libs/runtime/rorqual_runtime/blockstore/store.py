@@ -147,6 +147,11 @@ class BlockStore:
             return False
         return found is not None and not found[1].entry.is_due(self._clock.now_unix_s())
 
+    def num_stored(self, fingerprint: str, keys: Sequence[bytes]) -> int:
+        """How many blocks the index names before the first that it does not."""
+        absent = (number for number, key in enumerate(keys) if not self.has(fingerprint, key))
+        return next(absent, len(keys))
+
     def delete(self, fingerprint: str, key: bytes) -> bool:
         """Forget the block. False: it was not there."""
         name = BlockName.of(fingerprint, key)

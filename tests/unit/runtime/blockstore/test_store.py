@@ -48,6 +48,13 @@ def forgotten(number, reason):
     return ForgottenBlock(FINGERPRINT, key_of(number), reason)
 
 
+def test_what_is_stored_of_a_prefix_ends_at_the_first_gap(store):
+    assert put(store, 1) and put(store, 2) and put(store, 4)
+    assert store.num_stored(FINGERPRINT, [key_of(number) for number in (1, 2, 3, 4)]) == 2
+    assert store.num_stored(FINGERPRINT, [key_of(number) for number in (1, 2)]) == 2
+    assert store.num_stored(FINGERPRINT, []) == 0
+
+
 def test_put_get_has_delete(store):
     assert got(store, 1) is None and not store.has(FINGERPRINT, key_of(1))
     assert put(store, 1)

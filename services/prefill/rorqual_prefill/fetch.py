@@ -1,0 +1,288 @@
+"""Stored blocks from the store into host memory, ahead of the pages they are meant for."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Protocol
+
+import numpy as np
+from opentelemetry.trace import Tracer
+from rorqual_policy.prefix_fetch import (
+    FetchSource,
+    ReadRate,
+    StoredPrefix,
+    bytes_per_s,
+    choose_fetch,
+    fetch_patience_s,
+    observe_read,
+)
+from rorqual_policy.step_cost import StepCost
+from rorqual_runtime.clock import Clock
+from rorqual_runtime.decision_log import log_decision
+from rorqual_runtime.logs import get_logger
+
+from rorqual_prefill.hit_counts import HitCounts
+from rorqual_prefill.host_blocks import HostBlock, HostBlocks
+from rorqual_prefill.read_line import Place, ReadLine
+
+NUM_READERS = 2
+"""A read that hangs leaves one that does not."""
+_GROUP_BYTES = 16 << 20
+_MAX_GROUP_BLOCKS = 64
+_READ_AHEAD_GROUPS = 2
+_LEAST_PATIENCE_S = 0.5
+_MOST_PATIENCE_S = 10.0
+OWN_STORE = ""
+
+log = get_logger(__name__)
+
+
+class BlockSource(Protocol):
+    """The part of the block store that prefill reads."""
+
+    def has(self, fingerprint: str, key: bytes) -> bool: ...
+
+    def num_stored(self, fingerprint: str, keys: Sequence[bytes]) -> int: ...
+
+    def get_many(self, fingerprint: str, wanted: Sequence[tuple[bytes, Any]]) -> list[bool]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class EngineView:
+    """What computing would cost instead, as measured."""
+
+    cost: Callable[[], StepCost | None]
+    """None = not measured yet."""
+    wait_s: Callable[[], float]
+    """Seconds of work that the engine has already."""
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Blocks next to each other in a prompt, all of them verified."""
+
+    first: int
+    blocks: list[HostBlock]
+
+
+@dataclass(slots=True)
+class Fetch:
+    """The stored prefix of one prompt, group by group, while it is read ahead."""
+
+    keys: Sequence[bytes]
+    num_promised: int
+    place: Place
+    num_stored: int = 0
+    num_done: int = 0
+    """Blocks that were handed out."""
+    missing: list[bytes] = field(default_factory=list)
+    """Blocks kvmeta promised that are not there."""
+    corrupt: list[bytes] = field(default_factory=list)
+    """Blocks that were there and failed verification."""
+    groups: asyncio.Queue[Group | None] = field(
+        default_factory=lambda: asyncio.Queue(_READ_AHEAD_GROUPS)
+    )
+
+
+class BlockFetcher:
+    """Reads the groups of every prompt that waits for blocks, the most urgent first.
+
+    Lives on the event loop; the store is called in threads of its own.
+    """
+
+    def __init__(
+        self,
+        store: BlockSource,
+        host: HostBlocks,
+        engine: EngineView,
+        counts: HitCounts,
+        *,
+        fingerprint: str,
+        clock: Clock,
+        tracer: Tracer,
+    ) -> None:
+        self._store, self._host, self._engine, self._counts = store, host, engine, counts
+        self._fingerprint, self._clock, self._tracer = fingerprint, clock, tracer
+        self._line = ReadLine(host, NUM_READERS)
+        self._rate = ReadRate()
+        self._queued_bytes = 0
+        self._readers = ThreadPoolExecutor(NUM_READERS, thread_name_prefix="block-reader")
+        self._lookups = ThreadPoolExecutor(1, thread_name_prefix="block-lookup")
+        by_bytes = min(_GROUP_BYTES // host.block_bytes, host.num_blocks // 4)
+        self.group_blocks = max(1, min(_MAX_GROUP_BLOCKS, by_bytes))
+
+    @property
+    def num_waiting(self) -> int:
+        """Prompts whose next group nobody reads yet."""
+        return len(self._line)
+
+    def close(self) -> None:
+        """Stop after the groups being read."""
+        self._lookups.shutdown(wait=True, cancel_futures=True)
+        self._readers.shutdown(wait=True, cancel_futures=True)
+
+    @asynccontextmanager
+    async def fetching(
+        self, keys: Sequence[bytes], num_promised: int, place: Place, num_prompt_tokens: int
+    ) -> AsyncIterator[Fetch]:
+        """Read ahead while the block runs; what was handed out by then is released by its user."""
+        fetch = Fetch(keys, num_promised, place)
+        if not keys:
+            fetch.groups.put_nowait(None)
+            yield fetch
+            return
+        running = asyncio.get_running_loop().create_task(self._run(fetch, num_prompt_tokens))
+        try:
+            yield fetch
+        finally:
+            running.cancel()
+            await asyncio.gather(running, return_exceptions=True)
+            while not fetch.groups.empty():
+                self.release(fetch.groups.get_nowait())
+
+    async def next(self, fetch: Fetch) -> Group | None:
+        """The next group; None at the end, or when it is no longer worth waiting for."""
+        patience_s = fetch_patience_s(
+            self._engine.cost(),
+            fetch.num_done,
+            self.group_blocks,
+            least_s=_LEAST_PATIENCE_S,
+            most_s=_MOST_PATIENCE_S,
+        )
+        try:
+            async with asyncio.timeout(max(patience_s, self._engine.wait_s())):
+                group = await fetch.groups.get()
+        except TimeoutError:
+            self._counts.late_blocks_total += max(1, fetch.num_stored - fetch.num_done)
+            log.warning("a fetch was given up", extra={"num_blocks": fetch.num_done})
+            return None
+        if group is not None:
+            fetch.num_done += len(group.blocks)
+        return group
+
+    def release(self, group: Group | None) -> None:
+        """Its blocks have been copied."""
+        if group is not None:
+            self._host.release(group.blocks)
+            self._line.advance()
+
+    def note_pages(self, fetch: Fetch) -> None:
+        """The prompt has its pages now."""
+        fetch.place.has_pages = True
+        self._line.advance()
+
+    async def _run(self, fetch: Fetch, num_prompt_tokens: int) -> None:
+        try:
+            with self._tracer.start_as_current_span("prefill.fetch_kv") as span:
+                await self._look_up(fetch)
+                num_wanted = self._choose(fetch, num_prompt_tokens)
+                span.set_attribute("rorqual.kv.stored_blocks", fetch.num_stored)
+                span.set_attribute("rorqual.kv.wanted_blocks", num_wanted)
+                await self._read_all(fetch, num_wanted)
+        except Exception:
+            log.exception("a fetch has failed")
+        await fetch.groups.put(None)
+
+    async def _look_up(self, fetch: Fetch) -> None:
+        """What the store has of the prompt, and what of the promised it has not."""
+
+        def look_up() -> tuple[int, list[bytes]]:
+            num_stored = self._store.num_stored(self._fingerprint, fetch.keys)
+            promised = fetch.keys[num_stored : fetch.num_promised]
+            return num_stored, [k for k in promised if not self._store.has(self._fingerprint, k)]
+
+        looking = asyncio.get_running_loop().run_in_executor(self._lookups, look_up)
+        fetch.num_stored, fetch.missing = await looking
+
+    async def _read_all(self, fetch: Fetch, num_wanted: int) -> None:
+        for first in range(0, num_wanted, self.group_blocks):
+            keys = fetch.keys[first : min(num_wanted, first + self.group_blocks)]
+            blocks, fetch.corrupt = await self._read(fetch.place, keys)
+            if blocks:
+                await self._hand_out(fetch, Group(first, blocks))
+            if fetch.corrupt:
+                return
+
+    def _choose(self, fetch: Fetch, num_prompt_tokens: int) -> int:
+        """How many of the stored blocks to read."""
+        num_unread = sum(not self._host.holds(key) for key in fetch.keys[: fetch.num_stored])
+        prefix = StoredPrefix(
+            fetch.num_stored, num_unread * self._host.block_bytes, num_prompt_tokens
+        )
+        sources = [
+            FetchSource(
+                OWN_STORE, bytes_per_s(self._rate, self._clock.monotonic_s()), self._queued_bytes
+            )
+        ]
+        cost, wait_s = self._engine.cost(), self._engine.wait_s()
+        choice = choose_fetch(prefix, sources, cost, wait_s)
+        log_decision(log, "fetch", (prefix, sources, cost, wait_s), choice)
+        self._counts.left_out_blocks_total += fetch.num_stored - choice.num_blocks
+        return choice.num_blocks
+
+    async def _hand_out(self, fetch: Fetch, group: Group) -> None:
+        try:
+            await fetch.groups.put(group)
+        except asyncio.CancelledError:
+            self.release(group)
+            raise
+
+    async def _read(
+        self, place: Place, keys: Sequence[bytes]
+    ) -> tuple[list[HostBlock], list[bytes]]:
+        """The verified blocks before the first that could not be read, for the caller to release;
+        and the keys of those that could not.
+
+        A cancellation leaves the read to itself: what it brings is found by the next who asks.
+        """
+        turn = await self._line.turn(place, keys)
+        self._counts.host_blocks_total += len(turn.blocks) - len(turn.to_fill)
+        self._start_read(turn.to_fill)
+        try:
+            is_read = [await asyncio.shield(block.filled) for block in turn.blocks]
+        except asyncio.CancelledError:
+            self._host.release(turn.blocks)
+            raise
+        num_read = next((number for number, ok in enumerate(is_read) if not ok), len(keys))
+        self._host.release(turn.blocks[num_read:])
+        failed = [key for key, ok in zip(keys, is_read, strict=True) if not ok]
+        return turn.blocks[:num_read], failed
+
+    def _start_read(self, blocks: list[HostBlock]) -> None:
+        if not blocks:
+            self._line.end()
+            return
+        for block in blocks:
+            block.num_users += 1  # the reader, who may outlive the fetch
+        self._queued_bytes += len(blocks) * self._host.block_bytes
+        wanted = [(block.key, block.array) for block in blocks]
+        reading = asyncio.get_running_loop().run_in_executor(self._readers, self._get, wanted)
+        reading.add_done_callback(partial(self._on_read, blocks))
+
+    def _get(self, wanted: Sequence[tuple[bytes, np.ndarray]]) -> tuple[list[bool], float]:
+        began_s = self._clock.monotonic_s()
+        is_read = self._store.get_many(self._fingerprint, wanted)
+        return is_read, self._clock.monotonic_s() - began_s
+
+    def _on_read(
+        self, blocks: list[HostBlock], reading: asyncio.Future[tuple[list[bool], float]]
+    ) -> None:
+        is_read, took_s = [False] * len(blocks), 0.0
+        with contextlib.suppress(asyncio.CancelledError, Exception):
+            is_read, took_s = reading.result()
+        num_bytes = len(blocks) * self._host.block_bytes
+        self._queued_bytes -= num_bytes
+        self._rate = observe_read(self._rate, num_bytes, took_s, self._clock.monotonic_s())
+        self._counts.fetched_blocks_total += sum(is_read)
+        self._counts.fetched_bytes_total += num_bytes
+        self._counts.fetch_s_total += took_s
+        for block, ok in zip(blocks, is_read, strict=True):
+            self._host.note_filled(block, ok)
+        self._host.release(blocks)
+        self._line.end()
