@@ -210,9 +210,20 @@ def _chat(options: argparse.Namespace, _arguments: Sequence[str]) -> int:
 
 
 def _kv(options: argparse.Namespace, _arguments: Sequence[str]) -> int:
+    if options.action == "clear":
+        return _clear(options)
     from rorqual_cli.kv import run_kv
 
     return run_kv(options)
+
+
+def _clear(options: argparse.Namespace) -> int:
+    from rorqual_cli.kv_clear import clear
+
+    if options.all == (options.tenant is not None or options.fingerprint is not None):
+        raise CliError("name --tenant, --fingerprint or both, or else --all")
+    nats_url = options.nats_url or running_state(options.home).nats_url
+    return clear(nats_url, tenant=options.tenant, fingerprint=options.fingerprint)
 
 
 def _keys(options: argparse.Namespace, _arguments: Sequence[str]) -> int:

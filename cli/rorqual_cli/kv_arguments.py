@@ -45,3 +45,19 @@ def add_kv(
         if action in ("export", "import"):
             parser.add_argument("file", type=Path, help="the archive")
         parser.set_defaults(run=run, action=action)
+    _add_clear(actions, home, run)
+
+
+def _add_clear(
+    actions: argparse._SubParsersAction[argparse.ArgumentParser],
+    home: argparse.ArgumentParser,
+    run: Callable[..., int],
+) -> None:
+    text = "have a running fleet forget blocks, of a tenant, of a model, or all"
+    parser = actions.add_parser("clear", parents=[home], help=text, description=text)
+    parser.add_argument("--nats-url", help="default: that of the fleet in --home")
+    whose = parser.add_argument_group("whose", "at least one of these")
+    whose.add_argument("--tenant", metavar="T", help='as its key says; "" is who needs no key')
+    whose.add_argument("--fingerprint", metavar="F", help="of the model")
+    whose.add_argument("--all", action="store_true", help="of everybody")
+    parser.set_defaults(run=run, action="clear")
