@@ -2,41 +2,20 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import sys
 import time
 from collections import defaultdict
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+
+from rorqual_runtime.span_files import REQUEST_ID, Span, find_trace
 
 from rorqual_cli.problems import CliError
 
-REQUEST_ID = "rorqual.request_id"
 _WRITTEN_AFTER_S = 2.0
 """Spans are in the files by then: services write theirs about once a second."""
 _HIDDEN_ATTRIBUTES = frozenset({REQUEST_ID})
-
-
-@dataclass(frozen=True)
-class Span:
-    """One line of a trace file."""
-
-    trace_id: str
-    span_id: str
-    parent_id: str
-    name: str
-    service: str
-    start_unix_ns: int
-    end_unix_ns: int
-    attributes: dict[str, Any]
-    is_error: bool
-
-    @property
-    def request_id(self) -> str:
-        return str(self.attributes.get(REQUEST_ID, ""))
 
 
 def trace(home: Path, wanted: str | None) -> int:
@@ -76,60 +55,6 @@ def _written_trace(directory: Path, wanted: str | None) -> list[Span]:
 def _has_gaps(spans: list[Span]) -> bool:
     known = {span.span_id for span in spans} | {""}
     return any(span.parent_id not in known for span in spans)
-
-
-def read_spans(directory: Path, text: str = "") -> Iterator[Span]:
-    """Spans of the directory's files, rotated ones too, whose line contains `text`; unreadable
-    lines are left out."""
-    for path in sorted(directory.glob("*.jsonl*")):
-        with path.open(encoding="utf-8", errors="replace") as lines:
-            for line in lines:
-                span = _span(line) if text in line else None
-                if span is not None:
-                    yield span
-
-
-def _span(line: str) -> Span | None:
-    try:
-        record = json.loads(line)
-        return Span(
-            trace_id=record["trace_id"],
-            span_id=record["span_id"],
-            parent_id=record.get("parent_id") or "",
-            name=record["name"],
-            service=str(record.get("service", "")).removeprefix("rorqual-"),
-            start_unix_ns=int(record["start_unix_ns"]),
-            end_unix_ns=int(record["end_unix_ns"]),
-            attributes=dict(record.get("attributes") or {}),
-            is_error=record.get("status") == "ERROR",
-        )
-    except (ValueError, KeyError, TypeError):
-        return None
-
-
-def find_trace(directory: Path, wanted: str | None) -> list[Span]:
-    """The spans of one trace: by trace id, by request id, or the newest that has a request id.
-
-    Files may hold gigabytes: they are read twice, and no other trace is kept.
-    """
-    trace_id = _newest_trace_id(directory) if wanted is None else _trace_id_of(directory, wanted)
-    if trace_id is None:
-        return []
-    return [span for span in read_spans(directory, trace_id) if span.trace_id == trace_id]
-
-
-def _newest_trace_id(directory: Path) -> str | None:
-    started_ns: dict[str, int] = {}
-    for span in read_spans(directory, REQUEST_ID):
-        if span.request_id:
-            known_ns = started_ns.get(span.trace_id, span.start_unix_ns)
-            started_ns[span.trace_id] = min(known_ns, span.start_unix_ns)
-    return max(started_ns, key=lambda trace_id: started_ns[trace_id], default=None)
-
-
-def _trace_id_of(directory: Path, wanted: str) -> str | None:
-    matching = (s for s in read_spans(directory, wanted) if wanted in (s.trace_id, s.request_id))
-    return next((span.trace_id for span in matching), None)
 
 
 def tree_lines(spans: list[Span]) -> list[str]:

@@ -7,7 +7,7 @@ import sys
 import time
 
 import httpx
-from rorqual_cli.trace import Span, find_trace
+from rorqual_runtime.span_files import Span, find_trace
 
 from tests.e2e.chat import MODEL
 from tests.support.fleet import RunningFleet

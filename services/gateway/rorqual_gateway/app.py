@@ -12,6 +12,7 @@ from starlette.types import ASGIApp, Receive, Send
 from starlette.types import Scope as AsgiScope
 
 from rorqual_gateway import openapi
+from rorqual_gateway.console.routes import add_console
 from rorqual_gateway.convert import Model
 from rorqual_gateway.cors import allow_origins
 from rorqual_gateway.dialects import Dialect
@@ -31,6 +32,7 @@ def make_app(gateway: GatewayService, *, version: str, cors_origins: Sequence[st
     add_api_routes(app, gateway)
     _add_model_routes(app, gateway)
     _add_operator_routes(app, gateway)
+    add_console(app, gateway)
     app.add_exception_handler(HTTPException, _on_http_exception)
     app.add_middleware(HeadAsGet)
     if cors_origins:

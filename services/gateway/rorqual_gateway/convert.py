@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
+from google.protobuf.json_format import MessageToDict
+from google.protobuf.message import Message
 from rorqual_proto.v1 import recipe_pb2
 from rorqual_proto.v1.generation_pb2 import Generation
 from rorqual_proto.v1.load_pb2 import LoadReport
@@ -23,6 +25,7 @@ from rorqual_proto.v1.recipe_pb2 import (
     Usage,
 )
 from rorqual_proto.v1.router_pb2 import CancelRequest, SubmitReply, SubmitRequest
+from rorqual_proto.v1.scaler_pb2 import ScaleDecision
 from rorqual_proto.v1.tensor_pb2 import Payload
 from rorqual_runtime.errors import ErrorCode, ServingError, error_to_wire
 
@@ -41,6 +44,7 @@ __all__ = [
     "ProtocolError",
     "ResendEventsReply",
     "Resume",
+    "ScaleDecision",
     "SubmitReply",
 ]
 
@@ -204,3 +208,10 @@ def models_from_wire(reply: ListModelsReply) -> list[Model]:
     return [
         Model(model.id, model.max_context_tokens, model.created_unix_s) for model in reply.models
     ]
+
+
+def shown(message: Message) -> dict[str, Any]:
+    """A message as JSON for people, fields that are 0 included; 64-bit numbers are strings."""
+    return MessageToDict(
+        message, preserving_proto_field_name=True, always_print_fields_with_no_presence=True
+    )

@@ -2,7 +2,9 @@
 
 import asyncio
 import contextlib
+from collections import deque
 from contextlib import AbstractContextManager
+from pathlib import Path
 from zlib import crc32
 
 from rorqual_runtime import subjects
@@ -30,6 +32,7 @@ from rorqual_gateway.convert import (
     ProtocolError,
     ResendEventsReply,
     Resume,
+    ScaleDecision,
     SubmitReply,
 )
 from rorqual_gateway.endpoints import Endpoint
@@ -44,6 +47,7 @@ from rorqual_gateway.stored_keys import StoredKeys
 
 log = get_logger(__name__)
 
+MAX_DECISIONS = 100
 RENDER_TIMEOUT_S = 1.0
 MODELS_TIMEOUT_S = 2.0
 RESEND_TIMEOUT_S = 1.0
@@ -75,7 +79,18 @@ class GatewayService:
         self._patience = Patience(
             settings.max_stream_buffer_bytes, settings.slow_client_s, settings.max_answer_bytes
         )
-        self._fleet = FleetView(ctx.clock, stale_after_s=settings.stale_report_s)
+        self.decisions: deque[ScaleDecision] = deque(maxlen=MAX_DECISIONS)
+        self.fleet = FleetView(ctx.clock, stale_after_s=settings.stale_report_s)
+
+    @property
+    def instance_id(self) -> str:
+        """This gateway's name in the fleet."""
+        return self._ctx.instance_id
+
+    @property
+    def traces_dir(self) -> Path:
+        """Where the services of this machine write their spans when no collector is set."""
+        return self._ctx.settings.home / "traces"
 
     @property
     def is_settled(self) -> bool:
@@ -88,6 +103,7 @@ class GatewayService:
         events_subject = subjects.gateway_events(self._ctx.instance_id)
         await bus.subscribe(events_subject, EventBatch, self.on_events)
         await bus.subscribe(subjects.all_loads(), LoadReport, self.on_load)
+        await bus.subscribe(subjects.scaler_decisions(), ScaleDecision, self.on_decision)
         self._ctx.report_load(self._fill_report)
         if self.settings.stored_keys:
             await self._link.connect()
@@ -112,7 +128,13 @@ class GatewayService:
 
     async def on_load(self, report: LoadReport, context: MessageContext) -> None:
         """Somebody is there."""
-        self._fleet.note(report.service, report.instance_id, draining=report.draining)
+        self.fleet.note(report)
+
+    async def on_decision(self, decision: ScaleDecision, context: MessageContext) -> None:
+        """The scaler has decided, and why; a repetition takes the last one's place."""
+        if self.decisions and _counts(self.decisions[-1]) == _counts(decision):
+            self.decisions.pop()
+        self.decisions.append(decision)
 
     def open_sink(self, request_id: str) -> AbstractContextManager[EventSink]:
         """Where the request's events will arrive; open it before `encode`."""
@@ -169,7 +191,7 @@ class GatewayService:
 
         Raises: Unavailable when there is none.
         """
-        alive = self._fleet.live("recipe")
+        alive = self.fleet.live("recipe")
         alive = [recipe_id for recipe_id in alive if recipe_id != lost_id] or alive
         if not alive:
             raise Unavailable("no recipe instance is there")
@@ -247,8 +269,12 @@ class GatewayService:
 
     def missing_services(self) -> list[str]:
         """What keeps this fleet from serving; `nats` when the broker is away."""
-        missing = self._fleet.missing(self.settings.required_service_names)
+        missing = self.fleet.missing(self.settings.required_service_names)
         return missing if self._ctx.bus.is_connected else ["nats", *missing]
 
     def _fill_report(self, report: LoadReport) -> None:
         report.num_active_requests = self.admission.num_active
+
+
+def _counts(decision: ScaleDecision) -> list[tuple[str, int, int]]:
+    return [(t.service, t.num_running, t.num_desired) for t in decision.targets]

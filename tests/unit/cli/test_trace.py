@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 from rorqual_cli.problems import CliError
-from rorqual_cli.trace import find_trace, read_spans, trace, tree_lines
+from rorqual_cli.trace import trace, tree_lines
+from rorqual_runtime.span_files import find_trace, read_spans
 
 
 def span(

@@ -22,6 +22,7 @@ from rorqual_gateway.request_ids import name_request
 from rorqual_gateway.server import open_listener
 from rorqual_gateway.settings import GatewaySettings
 from rorqual_proto.v1 import recipe_pb2
+from rorqual_proto.v1.load_pb2 import LoadReport
 from rorqual_runtime.accounts.keys import Scope
 from rorqual_runtime.clock import ManualClock
 from rorqual_runtime.errors import (
@@ -130,10 +131,10 @@ async def test_services_are_missing_when_silent_or_draining() -> None:
     clock = ManualClock()
     fleet = FleetView(clock, stale_after_s=3)
     assert fleet.missing(["router", "decode"]) == ["router", "decode"]
-    fleet.note("router", "router-1", draining=False)
-    fleet.note("decode", "decode-1", draining=True)
+    fleet.note(LoadReport(service="router", instance_id="router-1"))
+    fleet.note(LoadReport(service="decode", instance_id="decode-1", draining=True))
     assert fleet.missing(["router", "decode"]) == ["decode"]
-    fleet.note("decode", "decode-2", draining=False)
+    fleet.note(LoadReport(service="decode", instance_id="decode-2"))
     assert fleet.missing(["router", "decode"]) == []
     assert fleet.live("decode") == ["decode-2"]
     await clock.advance(3.5)

@@ -27,6 +27,8 @@ class Scope(StrEnum):
     """Everything below /v1, and the tokenizer"""
     METRICS = "metrics"
     """/metrics"""
+    CONSOLE = "console"
+    """What the console shows of the fleet, its requests and their traces"""
 
 
 class KeyLimits(BaseModel):

@@ -1,0 +1,156 @@
+import { html, useEffect, useState } from "./vendor/htm-preact.js";
+import { getJson } from "./api.js";
+
+const POLL_MS = 1000;
+const ORDER = ["gateway", "recipe", "router", "vision", "prefill", "decode", "kvmeta", "grammar", "scaler"];
+const COMMON = new Set(["service", "instance_id", "incarnation", "seq", "sent_unix_s", "draining", "age_s",
+  "num_used_pages", "num_total_pages", "num_used_windows", "num_total_windows", "num_active_requests",
+  "num_held_leases", "model_fingerprint", "max_context_tokens"]);
+
+export function Fleet({ isShown, apiKey }) {
+  const [fleet, setFleet] = useState(null);
+  const [problem, setProblem] = useState("");
+  useEffect(() => {
+    if (!isShown) return undefined;
+    let timer;
+    const stop = new AbortController();
+    const poll = async () => {
+      try {
+        setFleet(await getJson("/console-api/fleet", stop.signal));
+        setProblem("");
+      } catch (error) {
+        if (error.name === "AbortError") return;
+        setProblem(error.message);
+      }
+      timer = setTimeout(poll, POLL_MS);
+    };
+    poll();
+    return () => {
+      stop.abort();
+      clearTimeout(timer);
+    };
+  }, [isShown, apiKey]);
+
+  const services = groups(fleet?.instances ?? []);
+  return html`
+    <h1>Fleet</h1>
+    ${problem && html`<p class="problem" role="alert">${problem}</p>`}
+    ${fleet && html`
+      <p role="status">
+        ${fleet.missing.length ? html`<span class="bad">Missing: ${fleet.missing.join(", ")}.</span>` : "Complete."}
+        ${" "}${fleet.instances.length} instances of ${services.length} services, seen by ${fleet.gateway}.
+      </p>
+      <div class="services">
+        ${services.map(([service, instances]) => html`<${Service} service=${service} instances=${instances} />`)}
+      </div>
+      <${Decisions} decisions=${fleet.decisions} />`}
+  `;
+}
+
+function groups(instances) {
+  const found = new Map();
+  for (const instance of instances) {
+    if (!found.has(instance.service)) found.set(instance.service, []);
+    found.get(instance.service).push(instance);
+  }
+  const rank = (name) => (ORDER.indexOf(name) + ORDER.length) % ORDER.length;
+  return [...found].sort(([a], [b]) => rank(a) - rank(b));
+}
+
+function Service({ service, instances }) {
+  return html`
+    <section class="service" aria-label=${service}>
+      <h2>${service} <span class="count">${instances.length}</span></h2>
+      ${instances.map((instance) => html`<${Instance} instance=${instance} />`)}
+    </section>
+  `;
+}
+
+function Instance({ instance }) {
+  const detail = instance[instance.service] ?? {};
+  const slots = detail.max_running ? [detail.num_running, detail.max_running] : null;
+  return html`
+    <article class="instance">
+      <h3>${instance.instance_id} ${instance.draining && html`<span class="bad">draining</span>`}</h3>
+      <${Bar} label="KV pages" used=${instance.num_used_pages} total=${instance.num_total_pages} />
+      <${Bar} label="Windows" used=${instance.num_used_windows} total=${instance.num_total_windows} />
+      ${slots && html`<${Bar} label="Running" used=${slots[0]} total=${slots[1]} />`}
+      <dl>
+        <div><dt>under way</dt><dd>${instance.num_active_requests}</dd></div>
+        ${instance.num_held_leases > 0 && html`<div><dt>leases</dt><dd>${instance.num_held_leases}</dd></div>`}
+        ${facts(instance, detail).map(([name, value]) => html`<div><dt>${name}</dt><dd>${value}</dd></div>`)}
+      </dl>
+      <${Heat} rows=${detail.expert_loads} />
+    </article>
+  `;
+}
+
+/** What only this kind of service says: numbers, and numbers by kind. */
+function facts(instance, detail) {
+  const own = Object.entries(instance).filter(([name, value]) => !COMMON.has(name) && isNumber(value));
+  const parts = Object.entries(detail).flatMap(([name, value]) => {
+    if (name === "num_running" || name === "max_running") return [];
+    if (isNumber(value) || typeof value === "boolean") return [[name, value]];
+    if (value && typeof value === "object" && !Array.isArray(value)) {
+      return Object.entries(value).filter(([, v]) => isNumber(v)).map(([kind, v]) => [`${name} ${kind}`, v]);
+    }
+    return [];
+  });
+  return [...own, ...parts].map(([name, value]) => [name.replaceAll("_", " "), number(value)]);
+}
+
+const isNumber = (value) => value !== "" && value !== null && typeof value !== "boolean" && !Array.isArray(value) && Number.isFinite(Number(value));
+
+function number(value) {
+  if (typeof value === "boolean") return value ? "yes" : "no";
+  const n = Number(value);
+  return Number.isInteger(n) ? n.toLocaleString("en") : n.toPrecision(3);
+}
+
+function Bar({ label, used, total }) {
+  if (!Number(total)) return null;
+  const share = Math.min(1, used / total);
+  return html`
+    <div class="bar" role="meter" aria-label=${label} aria-valuemin="0" aria-valuemax=${total} aria-valuenow=${used}>
+      <span class="fill" style=${{ width: `${(share * 100).toFixed(1)}%` }}></span>
+      <span class="text">${label} ${used}/${total}</span>
+    </div>
+  `;
+}
+
+/** Load of experts: one row a layer, one cell an expert, as a share of the row's most loaded one. */
+function Heat({ rows }) {
+  if (!Array.isArray(rows) || !rows.length) return null;
+  const cells = rows.map((row) => (row.tokens ?? row).map(Number));
+  return html`
+    <figure class="heat">
+      <figcaption>Expert load by layer</figcaption>
+      ${cells.map((row, layer) => {
+        const most = Math.max(1, ...row);
+        return html`<div class="heatrow" role="img" aria-label=${`layer ${layer}: most loaded expert ${row.indexOf(Math.max(...row))}`}>
+          ${row.map((tokens) => html`<span style=${{ opacity: (0.08 + 0.92 * tokens / most).toFixed(2) }}></span>`)}
+        </div>`;
+      })}
+    </figure>
+  `;
+}
+
+function Decisions({ decisions }) {
+  return html`
+    <section aria-label="Decisions of the scaler">
+      <h2>Scaler</h2>
+      ${decisions.length === 0 && html`<p class="hint">No decision since this gateway started.</p>`}
+      ${decisions.length > 0 && html`
+        <div class="scroll" tabindex="0"><table>
+          <thead><tr><th>When</th><th>Service</th><th>Running</th><th>Wanted</th><th>Why</th></tr></thead>
+          <tbody>
+            ${decisions.slice(0, 20).flatMap((decision) => decision.targets.map((target) => html`
+              <tr>
+                <td>${new Date(Number(decision.decided_unix_s) * 1000).toLocaleTimeString()}</td>
+                <td>${target.service}</td><td>${target.num_running}</td><td>${target.num_desired}</td><td>${target.reason}</td>
+              </tr>`))}
+          </tbody>
+        </table></div>`}
+    </section>
+  `;
+}
