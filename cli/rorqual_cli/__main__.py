@@ -57,7 +57,7 @@ def _parser() -> argparse.ArgumentParser:
     add_plan(commands, _plan)
     add_kv(commands, home, _kv)
     add_keys(commands, home, _keys)
-    _add_calibrate(commands, home)
+    _add_measuring(commands, home)
     return parser
 
 
@@ -123,7 +123,7 @@ def _add_chat(
     chat.set_defaults(run=_chat)
 
 
-def _add_calibrate(
+def _add_measuring(
     commands: argparse._SubParsersAction[argparse.ArgumentParser], home: argparse.ArgumentParser
 ) -> None:
     calibrate = commands.add_parser(
@@ -135,6 +135,15 @@ def _add_calibrate(
         "--seconds", type=_seconds, default=30.0, metavar="S", help="about how long to measure"
     )
     calibrate.set_defaults(run=_calibrate)
+    record = commands.add_parser(
+        "record", parents=[home], help="write live requests as a trace: counts, no content"
+    )
+    record.add_argument("out", type=Path, help="trace file, JSONL, as `rorqual replay` reads it")
+    record.add_argument("--nats-url", help="default: that of the fleet in --home")
+    record.add_argument(
+        "--seconds", type=_seconds, default=0.0, metavar="S", help="0 = until Ctrl-C"
+    )
+    record.set_defaults(run=_record)
 
 
 def _up(options: argparse.Namespace, arguments: Sequence[str]) -> int:
@@ -248,6 +257,12 @@ def _calibrate(options: argparse.Namespace, _arguments: Sequence[str]) -> int:
     from rorqual_cli.calibrate import run_calibrate
 
     return run_calibrate(options, make_reporter())
+
+
+def _record(options: argparse.Namespace, _arguments: Sequence[str]) -> int:
+    from rorqual_cli.record import run_record
+
+    return run_record(options, make_reporter())
 
 
 def _port(text: str) -> int:
