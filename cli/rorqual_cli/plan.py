@@ -5,13 +5,12 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from pathlib import Path
 
-from rorqual_sim.replay.plan import Plan, Prices, money, parse_objectives, plan_fleet
+from rorqual_sim.replay.plan import Plan, money, parse_objectives, plan_fleet
 from rorqual_sim.traces import TraceError, read_trace
 
 from rorqual_cli.problems import CliError
-from rorqual_cli.replay_arguments import replay_options
+from rorqual_cli.replay_inputs import read_prices, replay_options
 
 
 def run_plan(options: argparse.Namespace) -> int:
@@ -23,13 +22,13 @@ def run_plan(options: argparse.Namespace) -> int:
         objectives = parse_objectives(options.slo)
         trace = read_trace(options.trace)
         wanted = replay_options(options)
-        prices = _prices(options.prices, options.gpu) if options.prices else None
+        prices = read_prices(options)
         plan = plan_fleet(trace, wanted, objectives, options.max_instances, _say)
     except (TraceError, ValueError) as error:
         raise CliError(str(error)) from None
     shown = {"plan": _plan_values(plan), **plan.values}
     if prices is not None:
-        shown["money"] = money(plan.values, wanted, plan, prices)
+        shown["money"] = money(plan.values, prices)
     print(json.dumps(shown, indent=2))
     return 0 if plan.is_met else 1
 
@@ -43,20 +42,6 @@ def _plan_values(plan: Plan) -> dict[str, object]:
         "num_prefill": plan.num_prefill,
         "num_decode": plan.num_decode,
         "is_met": plan.is_met,
+        "why": plan.why,
         "tried": plan.reasons,
     }
-
-
-def _prices(path: Path, gpu: str) -> Prices:
-    """`{"cards": {"h200": 2.5}, "million_tokens": {"input": 1, "cached_input": 0.1, "output": 4}}`
-
-    Raises: CliError naming what is missing.
-    """
-    try:
-        table = json.loads(path.read_text())
-        return Prices(card_hour=float(table["cards"][gpu]), **table.get("million_tokens", {}))
-    except (ValueError, TypeError, KeyError) as error:
-        raise CliError(
-            f"{path} has no usable price for {gpu!r}: {type(error).__name__} {error}",
-            'write {"cards": {"h200": 2.5}, "million_tokens": {"input": 1, "output": 4}}',
-        ) from None

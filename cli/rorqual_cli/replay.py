@@ -11,11 +11,12 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rorqual_sim.replay.fleet import Replay, ReplayResult
 from rorqual_sim.replay.options import ReplayOptions
+from rorqual_sim.replay.plan import money
 from rorqual_sim.replay.report import html_report, summary
 from rorqual_sim.traces import Trace, TraceError, read_trace
 
 from rorqual_cli.problems import CliError
-from rorqual_cli.replay_arguments import replay_options
+from rorqual_cli.replay_inputs import read_prices, replay_options
 
 
 def run_replay(options: argparse.Namespace) -> int:
@@ -30,13 +31,17 @@ def run_replay(options: argparse.Namespace) -> int:
         values = summary(result, wanted, trace.name)
     except ValueError as error:
         raise CliError(str(error)) from None
+    prices = read_prices(options)
+    if prices is not None:
+        values["money"] = money(values, prices)
     text = json.dumps(values, indent=2)
     if options.json:
         options.json.write_text(text + "\n")
     else:
         print(text)
     if options.html:
-        options.html.write_text(html_report(result, values))
+        card_hour = prices.card_hour if prices else 0.0
+        options.html.write_text(html_report(result, values, wanted, card_hour))
     return 0
 
 

@@ -7,8 +7,7 @@ import math
 from collections.abc import Callable
 from pathlib import Path
 
-from rorqual_policy.prefill_policy import PREFILL_POLICIES
-from rorqual_sim.replay.options import Failure, ReplayOptions, Role
+from rorqual_sim.replay.options import POLICIES, Failure, ReplayOptions, Role
 
 _TRACE_HELP = "Mooncake or session JSONL, Azure CSV, or our own"
 
@@ -43,10 +42,6 @@ def add_plan(
     plan = commands.add_parser("plan", help="the smallest fleet that meets its objectives")
     plan.add_argument("--trace", type=Path, required=True, help=_TRACE_HELP)
     plan.add_argument("--slo", required=True, help="e.g. ttft_p99=1s,tpot=20ms")
-    plan.add_argument(
-        "--prices", type=Path, metavar="FILE", help="JSON: what cards cost, tokens bring"
-    )
-    plan.add_argument("--gpu", default="h200", help="card to look up in the prices")
     plan.add_argument("--max-instances", type=int, default=64, metavar="N", help="of either kind")
     _add_shared(plan)
     plan.set_defaults(run=run, prefill=1, decode=1, max_prefill=0, max_decode=0, fail=[])
@@ -54,7 +49,22 @@ def add_plan(
 
 def _add_shared(command: argparse.ArgumentParser) -> None:
     defaults = ReplayOptions()
-    command.add_argument("--policy", choices=sorted(PREFILL_POLICIES), default=defaults.policy)
+    command.add_argument(
+        "--policy", choices=POLICIES, default=defaults.policy,
+        help="rorqual, deepseek, or what another system does",
+    )  # fmt: skip
+    command.add_argument(
+        "--rank-cache", type=float, metavar="X",
+        help="seconds that ranks keep pages of their own instead of sharing the store",
+    )  # fmt: skip
+    command.add_argument(
+        "--calibration", type=Path, metavar="FILE",
+        help="step times as `rorqual calibrate` wrote them; default: an assumed card",
+    )  # fmt: skip
+    command.add_argument(
+        "--prices", type=Path, metavar="FILE", help="JSON: what cards cost, tokens bring"
+    )
+    command.add_argument("--gpu", default="h200", help="card to look up in the prices")
     command.add_argument(
         "--ranks", type=int, default=defaults.ranks_per_group, metavar="N", help="cards of a group"
     )
@@ -64,34 +74,13 @@ def _add_shared(command: argparse.ArgumentParser) -> None:
         ("spread", defaults.spread_s, "seconds within which recorded sessions begin"),
         ("limit", math.inf, "leave out what comes later than this many seconds"),
         ("start-up", defaults.start_up_s, "seconds until a new instance works"),
+        ("step-limit", defaults.step_limit_s, "seconds of the longest prefill step"),
         ("store-lifetime", defaults.store_lifetime_s, "seconds that stored pages live"),
         ("window-hold", defaults.window_hold_s, "seconds that window states are kept"),
         ("fetch-gib-per-s", defaults.fetch_bytes_per_s / 2**30, "a group's link to the store"),
     ):
         command.add_argument(f"--{name}", type=float, default=value, metavar="X", help=help_text)
     command.add_argument("--closed-loop", action="store_true", help="sessions wait for answers")
-
-
-def replay_options(options: argparse.Namespace) -> ReplayOptions:
-    """Arguments as options of the simulator."""
-    return ReplayOptions(
-        policy=options.policy,
-        num_prefill=options.prefill,
-        num_decode=options.decode,
-        max_prefill=options.max_prefill,
-        max_decode=options.max_decode,
-        ranks_per_group=options.ranks,
-        start_up_s=options.start_up,
-        store_lifetime_s=options.store_lifetime,
-        window_hold_s=options.window_hold,
-        fetch_bytes_per_s=options.fetch_gib_per_s * 2**30,
-        failures=tuple(options.fail),
-        is_closed_loop=options.closed_loop,
-        speed=options.speed,
-        spread_s=options.spread,
-        limit_s=options.limit,
-        seed=options.seed,
-    )
 
 
 def _failure(text: str) -> Failure:

@@ -83,9 +83,27 @@ load. Source: scan of 3 to 7.5 with a0 = 8 ms on two traces; mean TTFT differs b
 4 % on conversations and 8 % on agent sessions."""
 
 
+_SHORTEST_S = 1e-3
+"""Shortest planned step where a step costs nothing by itself."""
+
+
 def adaptive_budget(cost: StepCost, max_s: float) -> StepBudget:
     """Budget between the shortest step that is worth its a0 and max_s."""
-    return StepBudget(min(_LEAST_STEP * cost.a0_s, max_s), max_s)
+    return StepBudget(min(max(_LEAST_STEP * cost.a0_s, _SHORTEST_S), max_s), max_s)
+
+
+def checked_budget(cost: StepCost, budget: StepBudget, longest_tokens: int) -> StepBudget:
+    """The budget itself.
+
+    Raises: ValueError unless its shortest step computes the last token of the longest prompt.
+    """
+    needed_s = cost.a0_s + chunk_cost_s(cost, 1, longest_tokens - 1)
+    if budget.min_s < needed_s:
+        raise ValueError(
+            f"steps of {budget.min_s:.4g} s compute nothing: one token behind "
+            f"{longest_tokens - 1} others takes {needed_s:.4g} s"
+        )
+    return budget
 
 
 def step_budget_s(cost: StepCost, budget: StepBudget, waiting_s: float, num_ranks: int) -> float:

@@ -1,4 +1,4 @@
-"""Policy functions inside compiled loops: the very functions that services call.
+"""Policy functions inside compiled loops: the very functions that services call, and comparators.
 
 Importing this module tells numba that it may compile them where a compiled loop calls them. No
 compiled code is kept on disk: it would outlive a change of the policy.
@@ -19,6 +19,8 @@ from rorqual_policy import (
     step_cost,
     window_hold,
 )
+
+from rorqual_sim import comparators
 
 Function = TypeVar("Function", bound=Callable[..., object])
 
@@ -53,6 +55,12 @@ POLICY_FUNCTIONS = (
     expert_moves.extreme_cards,
     expert_moves.apply_change,
     expert_moves.undo_change,
+    comparators.round_robin,
+    comparators.least_requests,
+    comparators.power_of_two,
+    comparators.cache_aware,
+    comparators.kv_cost,
+    comparators.lmetric,
 )
 
 for _function in POLICY_FUNCTIONS:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from rorqual_policy.buckets import BUCKET_LIMITS_TOKENS
 from rorqual_policy.prefill_order import PrefillOrder
 from rorqual_policy.prefill_policy import BucketMode, PrefillPolicy, assign_groups
-from rorqual_policy.step_cost import StepCost
+from rorqual_policy.step_cost import StepCost, checked_budget
 
 from rorqual_sim import prefill_state as state
 from rorqual_sim.compiled import compiled
@@ -85,7 +85,11 @@ def simulate_prefill(
     chunk_tokens: a fixed number of tokens a step and rank instead of the policy's time budget.
     push: instead of pulling; the policy's order and budget hold within a rank.
     trace: needed where ranks keep pages of their own.
+
+    Raises: ValueError where a step of the policy's budget can't compute a token.
     """
+    if len(workload):
+        checked_budget(cost, policy.budget, int(workload.input_tokens.max()))
     params = _params(fleet, policy, cost, chunk_tokens, push, trace)
     jobs = _jobs(workload, fleet, policy, seed)
     own = _own_queues(workload, fleet, policy)

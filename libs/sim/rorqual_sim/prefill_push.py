@@ -1,14 +1,18 @@
-"""Comparators: rules of other systems that push a request to a rank when it arrives.
-
-Each follows a public description; none is used by a service of ours.
-"""
+"""Requests that are pushed to a rank when they arrive, and the pages that ranks keep."""
 
 from __future__ import annotations
 
 import numpy as np
-from rorqual_policy.prefill_order import choose_least
 from rorqual_policy.step_cost import chunk_cost_s
 
+from rorqual_sim.comparators import (
+    cache_aware,
+    kv_cost,
+    least_requests,
+    lmetric,
+    power_of_two,
+    round_robin,
+)
 from rorqual_sim.compiled import compiled
 from rorqual_sim.prefill_state import (
     CACHE_AWARE,
@@ -23,10 +27,6 @@ from rorqual_sim.prefill_state import (
     LoopParams,
     Ranks,
 )
-
-_MATCH_SHARE = 0.3
-_IMBALANCE = 64
-_IMBALANCE_RATIO = 1.5
 
 
 @compiled
@@ -51,19 +51,21 @@ def place(
 def choose_rank(
     params: LoopParams, job: int, jobs: Jobs, ranks: Ranks, groups: Groups, caches: Caches
 ) -> int:
-    num_ranks = len(ranks.pending_s)
+    num_requests, input_tokens = ranks.num_requests, jobs.input_tokens[job]
     if params.placement == ROUND_ROBIN:
-        return job % num_ranks
+        return round_robin(job, len(num_requests))
     if params.placement == LEAST_REQUESTS:
-        return choose_least(ranks.num_requests)
+        return least_requests(num_requests)
     if params.placement == POWER_OF_TWO:
-        one, other = int(jobs.picks[job, 0]), int(jobs.picks[job, 1])
-        return one if ranks.num_requests[one] <= ranks.num_requests[other] else other
+        return power_of_two(num_requests, int(jobs.picks[job, 0]), int(jobs.picks[job, 1]))
     if params.placement == LEAST_WORK:
         return least_work(params, jobs.arrival_s[job], ranks, groups)
+    cached_tokens = caches.depth * params.page_tokens
     if params.placement == CACHE_AWARE:
-        return cache_aware(params, job, jobs, ranks, caches)
-    return least_kv_cost(params, job, jobs, ranks, caches)
+        return cache_aware(num_requests, cached_tokens, input_tokens)
+    if params.placement == LMETRIC:
+        return lmetric(ranks.pending_tokens, num_requests, cached_tokens, input_tokens)
+    return kv_cost(ranks.pending_tokens, ranks.active_tokens, cached_tokens, input_tokens)
 
 
 @compiled
@@ -78,46 +80,6 @@ def least_work(params: LoopParams, now_s: float, ranks: Ranks, groups: Groups) -
             until_s = step_s + ranks.pending_s[rank]
             if until_s < best_s:
                 best, best_s = rank, until_s
-    return best
-
-
-@compiled
-def cache_aware(params: LoopParams, job: int, jobs: Jobs, ranks: Ranks, caches: Caches) -> int:
-    """The rank with the best match if that is a good one, else the one with fewest requests; the
-    latter also while requests are out of balance.
-
-    Source: SGLang model gateway, policies/cache_aware.rs, defaults 0.3 / 64 / 1.5; its tree of text
-    is a perfect index of pages here.
-    """
-    most = np.max(ranks.num_requests)
-    least = choose_least(ranks.num_requests)
-    fewest = ranks.num_requests[least]
-    if most - fewest > _IMBALANCE and most > _IMBALANCE_RATIO * fewest:
-        return least
-    best = int(np.argmax(caches.depth))
-    if caches.depth[best] * params.page_tokens > _MATCH_SHARE * jobs.input_tokens[job]:
-        return best
-    return least
-
-
-@compiled
-def least_kv_cost(params: LoopParams, job: int, jobs: Jobs, ranks: Ranks, caches: Caches) -> int:
-    """KV_COST: least (prefill tokens to do, this request's included) + (tokens of the requests it
-    has). LMETRIC: least (prefill tokens to do) * (requests it has + 1).
-
-    Source: Dynamo, router concepts: cost = prefill_load_scale * uncached blocks + decode blocks,
-    and its `lmetric` variant; scale 1, temperature 0.
-    """
-    best, best_cost = 0, np.inf
-    for rank in range(len(ranks.pending_s)):
-        cached = min(caches.depth[rank] * params.page_tokens, jobs.input_tokens[job] - 1)
-        to_do = ranks.pending_tokens[rank] + jobs.input_tokens[job] - cached
-        if params.placement == LMETRIC:
-            cost = to_do * (ranks.num_requests[rank] + 1.0)
-        else:
-            cost = to_do + ranks.active_tokens[rank]
-        if cost < best_cost:
-            best, best_cost = rank, cost
     return best
 
 

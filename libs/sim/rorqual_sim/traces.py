@@ -6,7 +6,7 @@ import csv
 import gzip
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 from typing import IO, Any
@@ -71,6 +71,8 @@ class _Row:
     warm_tokens: int = 0
     service_s: float = 0.0
     tenant: int = 0
+    line: int = 0
+    """Of the file."""
 
 
 _NO_BLOCKS = np.empty(0, np.int32)
@@ -138,6 +140,7 @@ def _mooncake(path: Path) -> Trace:
                     blocks=np.array(record.get("hash_ids", ()), np.int32),
                     session=-1 if session is None else sessions.setdefault(session, len(sessions)),
                     tenant=tenants.setdefault(tenant, len(tenants)),
+                    line=number,
                 )
             )
         except (KeyError, TypeError, ValueError, OverflowError) as error:
@@ -148,13 +151,15 @@ def _mooncake(path: Path) -> Trace:
 def _azure(path: Path) -> Trace:
     rows: list[_Row] = []
     with _open(path) as lines:
-        for number, record in enumerate(csv.DictReader(lines), 2):
+        reader = csv.DictReader(lines)
+        for record in reader:
+            number = reader.line_num
             try:
                 at_s = (datetime.fromisoformat(record["TIMESTAMP"][:26]) - _EPOCH).total_seconds()
                 lengths = int(record["ContextTokens"]), int(record["GeneratedTokens"])
             except (KeyError, TypeError, ValueError, OverflowError) as error:
                 raise TraceError(path, number, f"{type(error).__name__}: {error}") from None
-            rows.append(_Row(at_s, *lengths, _NO_BLOCKS))
+            rows.append(_Row(at_s, *lengths, _NO_BLOCKS, line=number))
     return _trace(path, rows, MOONCAKE_BLOCK_TOKENS)
 
 
@@ -170,7 +175,8 @@ def _sessions(path: Path) -> Trace:
         try:
             warm = int(WARM_SHARE * (int(record["tool"]) + int(record["sys"])))
             requests = [
-                _session_row(fields, session, warm, first_free_id) for fields in record["reqs"]
+                replace(_session_row(fields, session, warm, first_free_id), line=number)
+                for fields in record["reqs"]
             ]
         except (KeyError, TypeError, ValueError, IndexError, OverflowError) as error:
             raise TraceError(path, number, f"{type(error).__name__}: {error}") from None
@@ -195,9 +201,9 @@ def _session_row(fields: list[Any], session: int, warm_tokens: int, offset: int)
 def _trace(path: Path, rows: list[_Row], block_tokens: int, *, is_relative: bool = False) -> Trace:
     if not rows:
         raise TraceError(path, 1, "no requests")
-    for number, row in enumerate(rows, 1):
+    for row in rows:
         if row.input_tokens < 0 or row.output_tokens < 0 or not np.isfinite(row.arrival_s):
-            raise TraceError(path, number, "needs finite times and lengths >= 0")
+            raise TraceError(path, row.line, "needs finite times and lengths >= 0")
     if not is_relative:
         rows.sort(key=lambda row: row.arrival_s)
     counts = np.array([len(row.blocks) for row in rows], np.int64)

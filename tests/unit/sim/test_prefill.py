@@ -58,6 +58,16 @@ def test_no_rank_idles_while_work_waits(policy):
     assert steps.largest_excess_s <= 1e-12
 
 
+def test_a_step_that_costs_nothing_by_itself_still_ends():
+    cost = STUDY_COST._replace(a0_s=0.0)
+    workload = mixed_workload(200, 20.0, 4, cost)
+    ttft_s = simulate_prefill(workload, FLEET, rorqual_policy(cost), cost).ttft_s
+    assert np.all(np.isfinite(ttft_s))
+    with pytest.raises(ValueError, match="compute nothing"):
+        never = replace(RORQUAL, budget=StepBudget(STUDY_COST.a0_s, STUDY_COST.a0_s))
+        simulate_prefill(workload, FLEET, never, STUDY_COST)
+
+
 def test_nobody_is_overtaken_by_what_came_longer_after_it_than_the_bound():
     """One rank, so that order of taking is order of finishing but for the job under way."""
     policy = PrefillPolicy(

@@ -8,7 +8,8 @@ import pytest
 from rorqual_policy.placement import PlacementParams, estimate_step_s
 from rorqual_policy.step_cost import STUDY_COST, StepCost
 from rorqual_sim.replay.fleet import Replay
-from rorqual_sim.replay.options import Failure, ReplayOptions, Role
+from rorqual_sim.replay.options import Failure, OneHost, ReplayOptions, Role
+from rorqual_sim.replay.push import PUSH_RULES
 from rorqual_sim.replay.report import html_report, summary
 from rorqual_sim.replay.requests import Request
 from rorqual_sim.replay.store import PrefixStore
@@ -63,6 +64,30 @@ def test_every_request_is_answered_in_order_of_causes(trace, policy, is_closed_l
     assert times(result) == times(run(trace, policy=policy, is_closed_loop=is_closed_loop))
 
 
+@pytest.mark.parametrize("policy", sorted(PUSH_RULES))
+def test_every_comparator_answers_every_request_and_repeats_itself(trace, policy):
+    result = run(trace, policy=policy, speed=4.0, failures=(Failure(6.0, Role.PREFILL, 0, 5.0),))
+    assert len(result.requests) == len(trace)
+    assert sum(r.num_restarts for r in result.requests) > 0
+    again = run(trace, policy=policy, speed=4.0, failures=(Failure(6.0, Role.PREFILL, 0, 5.0),))
+    assert times(result) == times(again)
+
+
+def test_a_rank_with_pages_of_its_own_is_found_by_who_looks_for_them(trace):
+    """Without a shared store, round robin meets few of the pages that a cache-aware rule meets."""
+    kept = {"rank_cache_s": 900.0}
+    found, missed, shared = (
+        sum(r.cached_tokens for r in run(trace, **changes).requests)
+        for changes in (
+            {"policy": "sglang-cache-aware"},
+            {"policy": "round-robin", **kept},
+            {"policy": "round-robin"},
+        )
+    )
+    assert missed < 0.7 * found
+    assert found <= shared
+
+
 def test_clients_in_a_closed_loop_wait_for_their_answers(trace):
     result = run(trace, is_closed_loop=True)
     for r in result.requests:
@@ -103,13 +128,28 @@ def test_scaling_starts_instances_under_load_after_their_start_up(trace):
     assert result.actions
 
 
+def test_a_request_that_no_instance_can_hold_is_refused_and_the_rest_is_answered(trace):
+    longest = int(trace.input_tokens.max())
+    result = run(trace, decode_kv_tokens=longest, is_closed_loop=True)
+    assert 0 < result.num_refused == len(trace) - len(result.requests)
+
+
+def test_processors_that_prefill_and_decode_share_make_both_slower(trace):
+    alone = run(trace)
+    slow = run(trace, host=OneHost(2.0, 3.0, before_prefill_s=0.01, handover_s=0.02))
+    assert all(r.first_token_s - r.arrival_s >= 0.01 for r in slow.requests)
+    for of in (lambda r: r.first_token_s - r.arrival_s - 0.01, lambda r: r.tpot_s):
+        ratio = sum(map(of, slow.requests)) / sum(map(of, alone.requests))
+        assert 1.02 < ratio < 4
+
+
 def test_the_report_has_numbers_and_plots(trace):
     result = run(trace)
     values = summary(result, OPTIONS, trace.name)
     assert values["num_requests"] == len(trace)
     assert 0 < values["ttft_s"]["p50"] <= values["ttft_s"]["p99"]
-    page = html_report(result, json.loads(json.dumps(values)))
-    assert page.count("<svg") == 5
+    page = html_report(result, json.loads(json.dumps(values)), OPTIONS)
+    assert page.count("<svg") == 7
     assert "NaN" not in page
     assert "nan" not in page.split("<pre>")[0]
 
@@ -126,7 +166,12 @@ def test_a_bad_trace_is_refused_with_its_line(tmp_path, text):
 
 
 def test_options_that_make_no_sense_are_refused():
-    for bad in ({"policy": "best"}, {"num_decode": 0}, {"speed": 0.0}):
+    for bad in (
+        {"policy": "best"},
+        {"num_decode": 0},
+        {"speed": 0.0},
+        {"policy": "rorqual", "rank_cache_s": 60.0},
+    ):
         with pytest.raises(ValueError):
             ReplayOptions(**bad)
 
@@ -135,6 +180,11 @@ def test_options_that_make_no_sense_are_refused():
 def test_a_failure_ends(down_s):
     with pytest.raises(ValueError, match="down_s is finite"):
         Failure(5.0, Role.DECODE, down_s=down_s)
+
+
+def test_steps_too_short_for_a_token_are_refused(trace):
+    with pytest.raises(ValueError, match="compute nothing"):
+        run(trace, step_limit_s=STUDY_COST.a0_s)
 
 
 def test_a_step_takes_time():

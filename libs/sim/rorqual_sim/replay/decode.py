@@ -40,6 +40,8 @@ class Instance:
     """Heap of (step that ends it, number, request)."""
     pages: dict[int, int] = field(default_factory=dict)
     busy_s: float = 0.0
+    slowdown: float = 1.0
+    """Its steps take this much longer now."""
 
     def give_up(self) -> list[Request]:
         """Everything it had, when it is gone; what was emitted is known elsewhere."""
@@ -54,6 +56,11 @@ class Instance:
         return lost
 
 
+def _wanted(request: Request) -> PlacementRequest:
+    num_left = request.output_tokens - request.num_emitted
+    return PlacementRequest(str(request.number), request.total_tokens, num_left)
+
+
 class DecodeFleet:
     """Instances, and the prompts that wait for room on one."""
 
@@ -63,14 +70,16 @@ class DecodeFleet:
         self._total_pages = options.decode_kv_tokens // BLOCK_TOKENS
         self.instances = [Instance(number) for number in range(options.num_decode)]
 
-    def place(self, request: Request, now_s: float) -> Instance | None:
-        """The instance that takes it from now on; None while none has room."""
-        wanted = PlacementRequest(
-            str(request.number), request.total_tokens, request.output_tokens - request.num_emitted
-        )
+    def can_hold(self, request: Request) -> bool:
+        """Whether an idle instance has room for all of its KV."""
+        needed = num_pages_needed(_wanted(request), self._params)
+        return needed <= self._total_pages
+
+    def place(self, request: Request) -> Instance | None:
+        """The instance that takes it from now on, up to which all were advanced; None while none
+        has room."""
+        wanted = _wanted(request)
         usable = [i for i in self.instances if i.is_up and not i.is_draining]
-        for instance in usable:
-            self.advance(instance, now_s)
         decision = choose_decode([self._snapshot(i) for i in usable], wanted, self._params)
         if decision.instance_id is None:
             return None
@@ -123,14 +132,16 @@ class DecodeFleet:
         num_running = len(instance.running)
         first_s = estimate_step_s(num_running, instance.kv_tokens, self._params)
         growth_s = self._params.per_kv_token_s * num_running
-        return num_steps * first_s + growth_s * num_steps * (num_steps - 1) / 2
+        steps_s = num_steps * first_s + growth_s * num_steps * (num_steps - 1) / 2
+        return instance.slowdown * steps_s
 
     def _steps_within(self, instance: Instance, seconds: float) -> int:
         num_running = len(instance.running)
         first_s = estimate_step_s(num_running, instance.kv_tokens, self._params)
         half_s = self._params.per_kv_token_s * num_running / 2
         linear_s = first_s - half_s
-        num = int(2 * seconds / (linear_s + sqrt(linear_s**2 + 4 * half_s * seconds)))
+        full_s = seconds / instance.slowdown
+        num = int(2 * full_s / (linear_s + sqrt(linear_s**2 + 4 * half_s * full_s)))
         limit = instance.running[0][0] - instance.num_steps - 1
         num = max(0, min(num, limit))
         while num and self._steps_s(instance, num) > seconds:

@@ -6,6 +6,7 @@ import heapq
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -25,7 +26,7 @@ from rorqual_sim.replay.decode import DecodeFleet, Instance
 from rorqual_sim.replay.options import Failure, ReplayOptions, Role
 from rorqual_sim.replay.prefill import NUM_QUEUES, Group, PrefillFleet
 from rorqual_sim.replay.requests import Request, schedule
-from rorqual_sim.replay.store import PrefixStore
+from rorqual_sim.replay.store import RankStores
 from rorqual_sim.traces import Trace
 from rorqual_sim.workloads import price
 
@@ -33,6 +34,8 @@ INF = float("inf")
 _SCALE_EVERY_S = 1.0
 _DEMAND_WINDOW_S = 30.0
 _SAMPLES = 400
+_STUCK_S = 600.0
+"""Longer than scaling thinks about anything."""
 
 
 @dataclass
@@ -44,6 +47,9 @@ class Sample:
     num_decoding: int
     num_prefill: int
     num_decode: int
+    prefill_busy_s: float
+    """Of all instances together, since the begin."""
+    decode_busy_s: float
 
 
 @dataclass
@@ -59,6 +65,8 @@ class ReplayResult:
     prefill_card_s: float
     decode_card_s: float
     num_replays: int
+    num_refused: int
+    """Requests that no decode instance could ever hold."""
     actions: list[str] = field(default_factory=list)
 
 
@@ -70,13 +78,15 @@ class Replay:
         buckets = np.searchsorted(BUCKET_LIMITS_TOKENS, trace.input_tokens, side="right")
         shares = np.bincount(buckets, price(trace, options.cost).work_s, NUM_QUEUES).tolist()
         self._plan = schedule(trace, options, buckets.tolist())
-        self._store = PrefixStore(options)
-        self._prefill = PrefillFleet(options, shares)
+        longest = int((trace.input_tokens + trace.output_tokens).max())
+        self._prefill = PrefillFleet(options, shares, longest)
+        self._stores = RankStores(options, self._prefill.rank_cache_s)
         self._decode = DecodeFleet(options)
         self._no_room: deque[Request] = deque()
         self._events: list[tuple[float, int, Callable[..., None], tuple[Any, ...]]] = []
         self._num_events = 0
         self._num_done = 0
+        self._num_refused = 0
         self._num_expected = 0
         self._samples: list[Sample] = []
         self._scaling = ScalingState()
@@ -86,6 +96,8 @@ class Replay:
         self._card_s = {Role.PREFILL: 0.0, Role.DECODE: 0.0}
         self._actions: list[str] = []
         self._now_s = 0.0
+        self._alive_s = 0.0
+        self._num_clocks = 0
 
     def run(self, on_progress: Callable[[int, int], None] | None = None) -> ReplayResult:
         """Until every request is done. on_progress(done, known so far) is called now and then."""
@@ -95,6 +107,7 @@ class Replay:
             self._at(failure.at_s, self._fail, failure)
         self._start_clocks()
         while self._events and self._num_done < self._num_expected:
+            self._check_that_something_happens()
             self._now_s, _, handle, arguments = heapq.heappop(self._events)
             handle(*arguments)
             if on_progress and self._num_events % 1000 == 0:
@@ -102,6 +115,14 @@ class Replay:
         if on_progress:
             on_progress(self._num_done, self._num_expected)
         return self._result()
+
+    def _check_that_something_happens(self) -> None:
+        """Raises: RuntimeError when nothing but clocks is left while requests wait: our own bug."""
+        if len(self._events) > self._num_clocks:
+            self._alive_s = self._now_s
+        elif self._now_s - self._alive_s > _STUCK_S:
+            num_left = self._num_expected - self._num_done
+            raise RuntimeError(f"{num_left} requests wait for ever at {self._now_s:.1f} s")
 
     def _start_clocks(self) -> None:
         self._num_expected = len(self._plan.arrivals)
@@ -111,7 +132,9 @@ class Replay:
             self._up_since_s[Role.DECODE, instance.number] = 0.0
         span_s = self._plan.arrivals[-1][0] if self._plan.arrivals else 0.0
         self._sample(max(span_s / _SAMPLES, 1e-3))
+        self._num_clocks = 1
         if max(self._options.max_prefill, self._options.max_decode) > 0:
+            self._num_clocks += 1
             self._scale()
 
     def _at(self, at_s: float, handle: Callable[..., None], *arguments: object) -> None:
@@ -122,11 +145,16 @@ class Replay:
 
     def _arrive(self, request: Request) -> None:
         request.arrival_s = self._now_s
-        self._submit(request)
+        if self._decode.can_hold(request):
+            self._at(self._now_s + self._options.host.before_prefill_s, self._submit, request)
+        else:
+            self._num_refused += 1
+            self._end(request, self._now_s)
 
     def _submit(self, request: Request) -> None:
-        """Match the prefix and queue what is left to compute."""
-        cached, num_replayed = self._store.match(request, self._now_s)
+        """Match the prefix and queue or push what is left to compute."""
+        request.holder = self._prefill.choose_holder(request, partial(self._cached, request))
+        cached, num_replayed = self._stores.of(request.holder).match(request, self._now_s)
         if not request.num_restarts:
             request.cached_tokens = cached
         request.context_tokens = cached - num_replayed
@@ -135,12 +163,22 @@ class Replay:
             self._options.cost, request.remaining_tokens, request.context_tokens
         )
         self._missed.append((self._now_s, request.remaining_tokens))
-        group = self._prefill.enqueue(request)
+        group = self._prefill.enqueue(request, self._now_s)
         if group is not None:
             self._step(group)
 
+    def _cached(self, request: Request, holder: tuple[int, int]) -> int:
+        """Tokens of its prompt that a rank has; the same for all where they share a store."""
+        if not self._stores.are_local:
+            return 0
+        num_pages = self._stores.of(holder).num_matched(request, self._now_s)
+        return num_pages * request.page_tokens
+
     def _step(self, group: Group) -> None:
-        end_s = self._prefill.begin_step(group, self._now_s)
+        is_shared = any(instance.running for instance in self._decode.instances)
+        slowdown = self._options.host.prefill_slowdown if is_shared else 1.0
+        end_s = self._prefill.begin_step(group, self._now_s, slowdown)
+        self._share_host()
         if end_s < INF:
             self._at(end_s, self._step_ended, group, group.incarnation)
         elif group.is_draining:
@@ -150,18 +188,33 @@ class Replay:
         if incarnation != group.incarnation:
             return
         ended, group.ending = group.ending, []
-        for request in ended:
+        for _, request in ended:
             self._prefilled(request)
         self._step(group)
 
+    def _share_host(self) -> None:
+        """Decode steps are slower while prefill computes on the same processors."""
+        if self._options.host.decode_slowdown == 1.0:
+            return
+        is_shared = any(self._now_s < group.end_s < INF for group in self._prefill.groups)
+        slowdown = self._options.host.decode_slowdown if is_shared else 1.0
+        for instance in self._decode.instances:
+            if instance.slowdown != slowdown:
+                self._finish(self._decode.advance(instance, self._now_s))
+                instance.slowdown = slowdown
+                self._watch(instance)
+
     def _prefilled(self, request: Request) -> None:
-        self._store.write(request, self._now_s)
+        self._stores.of(request.holder).write(request, self._now_s)
         if request.first_token_s == INF:
             request.first_token_s = self._now_s
         request.num_emitted += 1
         if request.num_emitted >= request.output_tokens:
             self._done(request, self._now_s)
             return
+        self._at(self._now_s + self._options.host.handover_s, self._handed_over, request)
+
+    def _handed_over(self, request: Request) -> None:
         self._no_room.append(request)
         self._place_waiting()
 
@@ -169,7 +222,7 @@ class Replay:
         while self._no_room:
             for instance in self._decode.instances:
                 self._finish(self._decode.advance(instance, self._now_s))
-            instance_or_none = self._decode.place(self._no_room[0], self._now_s)
+            instance_or_none = self._decode.place(self._no_room[0])
             if instance_or_none is None:
                 return
             self._no_room.popleft()
@@ -197,6 +250,9 @@ class Replay:
 
     def _done(self, request: Request, at_s: float) -> None:
         request.done_s = at_s
+        self._end(request, at_s)
+
+    def _end(self, request: Request, at_s: float) -> None:
         self._num_done += 1
         if request.next_number >= 0:
             next_s = max(self._now_s, at_s + request.pause_s)
@@ -215,6 +271,8 @@ class Replay:
         if not is_prefill:
             self._finish(self._decode.advance(member, self._now_s))
         lost = member.give_up()
+        if is_prefill:
+            self._stores.forget(member.number)
         self._account(failure.role, member.number)
         self._actions.append(f"{self._now_s:.1f} s: {failure.role} {member.number} failed")
         self._prefill.assign()
@@ -303,7 +361,10 @@ class Replay:
 
     def _drain_one(self, role: Role) -> None:
         fleet: list[Any] = self._prefill.groups if role is Role.PREFILL else self._decode.instances
-        member = next(m for m in reversed(fleet) if m.is_up and not m.is_draining)
+        members = [m for m in fleet if m.is_up and not m.is_draining]
+        if len(members) < 2:  # the others are still on their way up
+            return
+        member = members[-1]
         member.is_draining = True
         self._prefill.assign()
         if member.is_empty if role is Role.PREFILL else not member.running:
@@ -319,6 +380,8 @@ class Replay:
                 sum(len(i.running) for i in self._decode.instances),
                 self._num_up(Role.PREFILL),
                 self._num_up(Role.DECODE),
+                sum(group.busy_s for group in self._prefill.groups),
+                sum(instance.busy_s for instance in self._decode.instances),
             )
         )
         self._at(self._now_s + every_s, self._sample, every_s)
@@ -339,6 +402,7 @@ class Replay:
             decode_busy=sum(i.busy_s for i in self._decode.instances) / max(decode_s, 1e-9),
             prefill_card_s=prefill_s * ranks,
             decode_card_s=decode_s,
-            num_replays=self._store.num_replays,
+            num_replays=self._stores.num_replays,
+            num_refused=self._num_refused,
             actions=self._actions,
         )

@@ -7,8 +7,13 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from rorqual_policy.placement import PlacementParams
-from rorqual_policy.prefill_policy import PREFILL_POLICIES
+from rorqual_policy.prefill_policy import PREFILL_POLICIES, STEP_LIMIT_S
 from rorqual_policy.step_cost import STUDY_COST, StepCost, checked_cost
+
+from rorqual_sim.replay.push import PUSH_RULES
+
+POLICIES = (*PREFILL_POLICIES, *PUSH_RULES)
+"""Ours and DeepSeek's, then comparators."""
 
 
 class Role(StrEnum):
@@ -34,6 +39,26 @@ class Failure:
 
 
 @dataclass(frozen=True)
+class OneHost:
+    """What it costs that prefill and decode compute on the same processors, and that messages
+    between services take time; nothing by default."""
+
+    prefill_slowdown: float = 1.0
+    """A prefill step takes this much longer while a decode instance has work."""
+    decode_slowdown: float = 1.0
+    """A decode step takes this much longer while a prefill step is under way."""
+    before_prefill_s: float = 0.0
+    """From a request's arrival to the queue."""
+    handover_s: float = 0.0
+    """From the first token to the place in decode."""
+
+    def __post_init__(self) -> None:
+        times = self.before_prefill_s, self.handover_s
+        if min(self.prefill_slowdown, self.decode_slowdown) < 1 or min(times) < 0:
+            raise ValueError(f"need slowdowns >= 1 and times >= 0; got {self}")
+
+
+@dataclass(frozen=True)
 class ReplayOptions:
     """Fleet, model costs and clients of one replay."""
 
@@ -47,6 +72,8 @@ class ReplayOptions:
     """From the decision to start an instance to its first work."""
     ranks_per_group: int = 8
     cost: StepCost = STUDY_COST
+    step_limit_s: float = STEP_LIMIT_S
+    """Longest prefill step."""
     decode: PlacementParams = field(default_factory=PlacementParams)
     max_running: int = 256
     decode_kv_tokens: int = 16_000_000
@@ -58,6 +85,10 @@ class ReplayOptions:
     window_hold_s: float = 180.0
     replay_tokens: int = 128
     """Computed again when the window behind a hit is gone."""
+    rank_cache_s: float | None = None
+    """How long ranks keep pages of their own instead of sharing a store: 0 = they share; None = as
+    the policy does by default."""
+    host: OneHost = field(default_factory=OneHost)
     failures: tuple[Failure, ...] = ()
     is_closed_loop: bool = False
     """A session's next request follows the answer to the one before, after the recorded pause."""
@@ -73,8 +104,10 @@ class ReplayOptions:
         checked_cost(self.cost)
         if self.cost.a0_s <= 0:
             raise ValueError(f"cost.a0_s must be > 0, a step takes time; got {self.cost.a0_s}")
-        if self.policy not in PREFILL_POLICIES:
-            raise ValueError(f"policy {self.policy!r} is none of {sorted(PREFILL_POLICIES)}")
+        if self.policy not in POLICIES:
+            raise ValueError(f"policy {self.policy!r} is none of {', '.join(POLICIES)}")
+        if self.rank_cache_s and self.policy in PREFILL_POLICIES:
+            raise ValueError(f"policy {self.policy!r} shares one store; rank_cache_s must be 0")
         counts = self.num_prefill, self.num_decode, self.ranks_per_group, self.max_running
         if min(counts) < 1 or self.speed <= 0 or self.fetch_bytes_per_s <= 0:
             raise ValueError(f"need instances, ranks, speed and bandwidth > 0; got {self}")

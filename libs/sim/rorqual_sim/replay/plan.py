@@ -67,6 +67,9 @@ class Plan:
     is_met: bool
     values: dict[str, Any]
     reasons: list[str]
+    """What each fleet that was tried showed, in the order of trying."""
+    why: str
+    """Why no smaller fleet, or why none."""
 
 
 def plan_fleet(
@@ -138,14 +141,32 @@ class _Search:
 
     def plan(self, num_prefill: int, num_decode: int, *, is_met: bool) -> Plan:
         values = self._values(num_prefill, num_decode)
-        return Plan(num_prefill, num_decode, is_met, values, self._reasons)
+        why = self._why(num_prefill, num_decode, is_met)
+        return Plan(num_prefill, num_decode, is_met, values, self._reasons, why)
+
+    def _why(self, num_prefill: int, num_decode: int, is_met: bool) -> str:
+        fleet = f"{num_prefill} prefill and {num_decode} decode instances"
+        if not is_met:
+            return f"{fleet}, as many as are allowed, miss {self._missed(num_prefill, num_decode)}"
+        most = max(num for _, num in self._known)
+        fewer = []
+        if num_prefill > 1:
+            missed = self._missed(num_prefill - 1, most)
+            fewer.append(f"one prefill instance fewer would miss {missed}")
+        if num_decode > 1:
+            missed = self._missed(num_prefill, num_decode - 1)
+            fewer.append(f"one decode instance fewer would miss {missed}")
+        return f"{fleet} meet every objective; {'; '.join(fewer) or 'there is no smaller fleet'}"
+
+    def _missed(self, num_prefill: int, num_decode: int) -> str:
+        values = self._values(num_prefill, num_decode)
+        missed = [o for o in self._objectives if o.value_s(values) > o.limit_s]
+        return ", ".join(f"{o} ({o.value_s(values):.4g} s)" for o in missed)
 
 
-def money(
-    values: Mapping[str, Any], options: ReplayOptions, plan: Plan, prices: Prices
-) -> dict[str, float]:
-    """Cost and revenue an hour and a card-hour, all cards of the fleet counted all the time."""
-    cards = plan.num_prefill * options.ranks_per_group + plan.num_decode
+def money(values: Mapping[str, Any], prices: Prices) -> dict[str, float]:
+    """Cost and revenue of a replay, by its summary: an hour, and a card-hour."""
+    cards = values["cards"]
     inputs_m = values["input_tokens_per_s"] * 3600 / 1e6
     cached_m = inputs_m * values["cached_share"]
     revenue = (
@@ -159,5 +180,6 @@ def money(
         "cost_per_hour": cards * prices.card_hour,
         "revenue_per_hour": revenue,
         "revenue_per_card_hour": revenue / cards,
+        "profit_per_card_hour": revenue / cards - prices.card_hour,
         "tokens_per_s_per_card": tokens_per_s / cards,
     }

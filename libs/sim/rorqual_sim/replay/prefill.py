@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import heapq
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from random import Random
 
 from rorqual_policy.buckets import BUCKET_LIMITS_TOKENS
 from rorqual_policy.prefill_order import (
+    FIRST_COME,
     choose_least,
     choose_pull_queue,
     has_spare_compute,
@@ -19,9 +22,16 @@ from rorqual_policy.prefill_policy import (
     PrefillPolicy,
     assign_groups,
 )
-from rorqual_policy.step_cost import chunk_cost_s, solve_chunk_tokens, step_budget_s
+from rorqual_policy.step_cost import (
+    StepBudget,
+    checked_budget,
+    chunk_cost_s,
+    solve_chunk_tokens,
+    step_budget_s,
+)
 
 from rorqual_sim.replay.options import ReplayOptions
+from rorqual_sim.replay.push import PUSH_RULES, Arrival
 from rorqual_sim.replay.requests import Request
 
 NUM_QUEUES = len(BUCKET_LIMITS_TOKENS) + 1
@@ -44,8 +54,8 @@ class Group:
     busy_s: float = 0.0
     ranks: list[deque[Request]] = field(default_factory=list)
     pending_s: list[float] = field(default_factory=list)
-    ending: list[Request] = field(default_factory=list)
-    """Requests that the step under way finishes."""
+    ending: list[tuple[int, Request]] = field(default_factory=list)
+    """Ranks and requests that the step under way finishes."""
 
     def __post_init__(self) -> None:
         self.ranks = [deque() for _ in range(self.num_ranks)]
@@ -55,21 +65,40 @@ class Group:
     def is_empty(self) -> bool:
         return not self.ending and not any(self.ranks)
 
+    def held(self, rank: int) -> list[Request]:
+        """What a rank has, requests that the step under way finishes among it."""
+        ending = (request for of_rank, request in self.ending if of_rank == rank)
+        return [*ending, *self.ranks[rank]]
+
     def give_up(self) -> list[Request]:
         """Everything it had, when it is gone."""
-        lost = [*self.ending, *(request for rank in self.ranks for request in rank)]
+        lost = [request for rank in range(self.num_ranks) for request in self.held(rank)]
         self.incarnation += 1
         self.is_up, self.end_s, self.ending = False, INF, []
         self.__post_init__()
         return lost
 
 
+def _policy(options: ReplayOptions) -> PrefillPolicy:
+    """Comparators fill steps of the longest time in order of arrival."""
+    if options.policy in PREFILL_POLICIES:
+        return PREFILL_POLICIES[options.policy](options.cost, options.step_limit_s)
+    budget = StepBudget(options.step_limit_s, options.step_limit_s)
+    return PrefillPolicy(options.policy, BucketMode.POOLED, FIRST_COME, budget)
+
+
 class PrefillFleet:
     """The central queues and the groups that pull from them."""
 
-    def __init__(self, options: ReplayOptions, work_shares: list[float]) -> None:
+    def __init__(
+        self, options: ReplayOptions, work_shares: list[float], longest_tokens: int
+    ) -> None:
+        """Raises: ValueError where a step can't compute one token of the longest prompt."""
         self._options = options
-        self.policy: PrefillPolicy = PREFILL_POLICIES[options.policy](options.cost)
+        self.policy = _policy(options)
+        checked_budget(options.cost, self.policy.budget, longest_tokens)
+        self._rule = PUSH_RULES.get(options.policy)
+        self._random = Random(options.seed)
         self._shares = work_shares
         self._queues: list[list[tuple[float, int, Request]]] = [[] for _ in range(NUM_QUEUES)]
         self.queued_s = [0.0] * NUM_QUEUES
@@ -100,8 +129,44 @@ class PrefillFleet:
         num_up = sum(group.is_up and not group.is_draining for group in self.groups)
         return self.policy.buckets is BucketMode.STRICT and num_up >= used
 
-    def enqueue(self, request: Request) -> Group | None:
-        """Queue it; the idle group that should look at the queue now."""
+    @property
+    def rank_cache_s(self) -> float:
+        """How long ranks keep pages of their own; 0 = they share a store."""
+        given = self._options.rank_cache_s
+        return given if given is not None else self._rule.cache_s if self._rule else 0.0
+
+    def choose_holder(
+        self, request: Request, cached_tokens: Callable[[tuple[int, int]], int]
+    ) -> tuple[int, int] | None:
+        """Group and rank that a comparator pushes the request to; None where groups pull, or while
+        no group is up."""
+        ranks = [
+            (group, rank)
+            for group in self.groups
+            if group.is_up and not group.is_draining
+            for rank in range(group.num_ranks)
+        ]
+        if self._rule is None or not ranks:
+            return None
+        held = [group.held(rank) for group, rank in ranks]
+        arrival = Arrival(
+            number=request.number,
+            input_tokens=request.input_tokens,
+            picks=(self._random.randrange(len(ranks)), self._random.randrange(len(ranks))),
+            num_requests=[len(requests) for requests in held],
+            to_do_tokens=[sum(r.remaining_tokens for r in requests) for requests in held],
+            active_tokens=[sum(r.input_tokens for r in requests) for requests in held],
+            cached_tokens=[cached_tokens((group.number, rank)) for group, rank in ranks],
+        )
+        group, rank = ranks[self._rule.choose(arrival)]
+        return group.number, rank
+
+    def enqueue(self, request: Request, now_s: float) -> Group | None:
+        """Queue or push it; the idle group that should look for work now."""
+        if request.holder is not None:
+            group = self.groups[request.holder[0]]
+            self._give(group, request.holder[1], request, now_s)
+            return group if group.end_s == INF else None
         key_s = prefill_key_s(request.arrival_s, request.estimate_s, self.policy.order)
         heapq.heappush(self._queues[request.bucket], (key_s, request.number, request))
         self.queued_s[request.bucket] += request.estimate_s
@@ -110,7 +175,7 @@ class PrefillFleet:
         own = [group for group in idle if group.own_queue == request.bucket]
         return next(iter(own if own or self.is_strict else idle), None)
 
-    def begin_step(self, group: Group, now_s: float) -> float:
+    def begin_step(self, group: Group, now_s: float, slowdown: float = 1.0) -> float:
         """Pull and plan; when to look at this group again, infinity = when work comes."""
         budget_s = self._budget_s(group)
         if not group.is_draining:
@@ -119,7 +184,7 @@ class PrefillFleet:
         for rank in range(group.num_ranks):
             longest_s = max(longest_s, self._fill(group, rank, budget_s, now_s))
         if longest_s > 0.0:
-            took_s = self._options.cost.a0_s + longest_s
+            took_s = slowdown * (self._options.cost.a0_s + longest_s)
             group.end_s = now_s + took_s
             group.busy_s += took_s
         else:  # nothing to do until what is being fetched has come
@@ -148,10 +213,16 @@ class PrefillFleet:
             _, _, request = heapq.heappop(self._queues[queue])
             self.queued_s[queue] = max(0.0, self.queued_s[queue] - request.estimate_s)
             self.num_queued -= 1
-            request.left_s = chunk_cost_s(cost, request.remaining_tokens, request.context_tokens)
-            request.ready_s = self._fetch(group, request, now_s)
-            group.ranks[rank].append(request)
-            group.pending_s[rank] += request.left_s
+            self._give(group, rank, request, now_s)
+
+    def _give(self, group: Group, rank: int, request: Request, now_s: float) -> None:
+        request.left_s = chunk_cost_s(
+            self._options.cost, request.remaining_tokens, request.context_tokens
+        )
+        is_here = request.holder is not None and self.rank_cache_s > 0
+        request.ready_s = now_s if is_here else self._fetch(group, request, now_s)
+        group.ranks[rank].append(request)
+        group.pending_s[rank] += request.left_s
 
     def _fetch(self, group: Group, request: Request, now_s: float) -> float:
         """When the stored KV is there: the group's link carries one request after the other."""
@@ -189,7 +260,7 @@ class PrefillFleet:
                 kept.append(request)
                 break
             charged_s += request.left_s
-            group.ending.append(request)
+            group.ending.append((rank, request))
         kept.extend(waiting)
         group.ranks[rank] = kept
         group.pending_s[rank] = max(0.0, group.pending_s[rank] - charged_s)

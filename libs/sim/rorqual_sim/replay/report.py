@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from html import escape
+from itertools import accumulate, pairwise
 from typing import Any
 
 import numpy as np
 
-from rorqual_sim.replay.fleet import ReplayResult
+from rorqual_sim.replay.fleet import ReplayResult, Sample
 from rorqual_sim.replay.options import ReplayOptions
 
 _PERCENTILES = (50, 90, 95, 99)
@@ -29,6 +30,7 @@ def summary(result: ReplayResult, options: ReplayOptions, trace_name: str) -> di
     cards = result.prefill_card_s + result.decode_card_s
     outputs = sum(r.output_tokens for r in requests)
     inputs = sum(r.input_tokens for r in requests)
+    hours = max(result.end_s, 1e-9) / 3600
     return {
         "trace": trace_name,
         "policy": options.policy,
@@ -43,6 +45,7 @@ def summary(result: ReplayResult, options: ReplayOptions, trace_name: str) -> di
         "output_tokens_per_s": outputs / seconds,
         "cached_share": sum(r.cached_tokens for r in requests) / inputs,
         "num_window_replays": result.num_replays,
+        "num_refused": result.num_refused,
         "num_restarts": sum(r.num_restarts for r in requests),
         "max_queued": max((s.num_queued for s in result.samples), default=0),
         "prefill_busy": result.prefill_busy,
@@ -51,6 +54,7 @@ def summary(result: ReplayResult, options: ReplayOptions, trace_name: str) -> di
             "prefill": result.prefill_card_s / 3600,
             "decode": result.decode_card_s / 3600,
         },
+        "cards": cards / 3600 / hours,
         "tokens_per_card_s": (inputs + outputs) / max(cards, 1e-9),
         "actions": result.actions,
     }
@@ -65,10 +69,14 @@ def distribution(values: Sequence[float]) -> dict[str, float]:
     return {"mean": float(array.mean()), **found, "max": float(array.max())}
 
 
-def html_report(result: ReplayResult, values: dict[str, Any]) -> str:
-    """One self-contained page."""
+def html_report(
+    result: ReplayResult, values: dict[str, Any], options: ReplayOptions, card_hour: float = 0.0
+) -> str:
+    """One self-contained page. card_hour: what one costs; 0 = cards are counted instead."""
     requests, samples = result.requests, result.samples
     times = [s.at_s for s in samples]
+    unit_cost = (card_hour or 1.0) / 3600
+    cost = [unit_cost * seconds for seconds in _card_seconds(samples, options.ranks_per_group)]
     plots = [
         _cumulative("TTFT", "s", [r.first_token_s - r.arrival_s for r in requests]),
         _cumulative("TPOT", "ms", [r.tpot_s * 1e3 for r in requests if r.output_tokens > 1]),
@@ -82,6 +90,8 @@ def html_report(result: ReplayResult, values: dict[str, Any]) -> str:
                 ("decode", [s.num_decode for s in samples]),
             ],
         ),
+        _lines("Utilisation", times[1:], _utilisation(samples)),
+        _lines("Cost so far" if card_hour else "Card hours so far", times, [("", cost)]),
     ]
     title = escape(f"{values['trace']}: {values['policy']}")
     return (
@@ -93,6 +103,34 @@ def html_report(result: ReplayResult, values: dict[str, Any]) -> str:
     )
 
 
+def _utilisation(samples: Sequence[Sample]) -> list[tuple[str, list[float]]]:
+    """Share of the instances' time between samples in which they computed."""
+
+    def share(busy_s: float, num_up: int, seconds: float) -> float:
+        return min(1.0, busy_s / max(num_up * seconds, 1e-9))
+
+    spans = [(a, b, b.at_s - a.at_s) for a, b in pairwise(samples)]
+    return [
+        (
+            "prefill",
+            [share(b.prefill_busy_s - a.prefill_busy_s, b.num_prefill, t) for a, b, t in spans],
+        ),
+        (
+            "decode",
+            [share(b.decode_busy_s - a.decode_busy_s, b.num_decode, t) for a, b, t in spans],
+        ),
+    ]
+
+
+def _card_seconds(samples: Sequence[Sample], ranks_per_group: int) -> list[float]:
+    """Until each sample."""
+    used = [
+        (b.at_s - a.at_s) * (b.num_prefill * ranks_per_group + b.num_decode)
+        for a, b in pairwise(samples)
+    ]
+    return [0.0, *accumulate(used)][: len(samples)]
+
+
 def _cumulative(name: str, unit: str, values: list[float]) -> str:
     """Share of requests below a value, up to the 99.5th percentile."""
     if not values:
@@ -102,7 +140,7 @@ def _cumulative(name: str, unit: str, values: list[float]) -> str:
     return _chart(f"{name}: share of requests below", unit, xs, [("", shares.tolist())])
 
 
-def _lines(name: str, times: list[float], series: list[tuple[str, list[int]]]) -> str:
+def _lines(name: str, times: list[float], series: Sequence[tuple[str, Sequence[float]]]) -> str:
     return _chart(
         f"{name} over time", "s", times, [(n, [float(v) for v in vs]) for n, vs in series]
     )

@@ -35,6 +35,8 @@ class Request:
     cached_tokens: int = 0
     num_emitted: int = 0
     num_restarts: int = 0
+    holder: tuple[int, int] | None = None
+    """Group and rank that it was pushed to; None where groups pull."""
     # Where it is now:
     remaining_tokens: int = 0
     context_tokens: int = 0
