@@ -4,7 +4,7 @@
 `expert_split` does.
 """
 
-from collections.abc import MutableSequence, Sequence
+from collections.abc import Callable, MutableSequence, Sequence
 from itertools import accumulate
 from typing import NamedTuple
 
@@ -42,8 +42,17 @@ class Change(NamedTuple):
     is_swap: bool
 
 
+Improve = Callable[
+    [Sequence[Sequence[float]], Sequence[int], MutableSequence[int], MoveParams], int
+]
+"""`improve_slots`, or the same compiled."""
+
+
 def next_cards(
-    samples: Sequence[Sequence[float]], cards: Cards, params: MoveParams = DEFAULT_MOVES
+    samples: Sequence[Sequence[float]],
+    cards: Cards,
+    params: MoveParams = DEFAULT_MOVES,
+    improve: Improve | None = None,
 ) -> Cards:
     """The table with at most max_changes slots changed, so that a per-step split keeps the cards
     more even; the same one when nothing helps.
@@ -54,7 +63,7 @@ def next_cards(
     """
     slots = [expert for experts in cards for expert in experts]
     card_first = [0, *accumulate(len(experts) for experts in cards)]
-    improve_slots(samples, card_first, slots, params)
+    (improve or improve_slots)(samples, card_first, slots, params)
     return tuple(
         tuple(slots[card_first[card] : card_first[card + 1]]) for card in range(len(cards))
     )

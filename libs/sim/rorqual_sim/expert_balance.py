@@ -3,7 +3,7 @@ of tokens in every step."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, MutableSequence, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -113,10 +113,19 @@ def _mean(past: Floats, last_s: float) -> list[float]:
 
 def moved_cards(samples: list[list[float]], cards: Cards, params: MoveParams) -> Cards:
     """`next_cards`, compiled."""
-    bounds = np.cumsum([0, *(len(experts) for experts in cards)])
-    slots = np.array([expert for experts in cards for expert in experts], np.int64)
-    improve_slots(np.array(samples), bounds, slots, params)
-    return tuple(tuple(part.tolist()) for part in np.split(slots, bounds[1:-1]))
+    return expert_moves.next_cards(samples, cards, params, _improve)
+
+
+def _improve(
+    samples: Sequence[Sequence[float]],
+    card_first: Sequence[int],
+    slots: MutableSequence[int],
+    params: MoveParams,
+) -> int:
+    changed = np.array(slots, np.int64)
+    num_changed = improve_slots(np.array(samples), np.array(card_first), changed, params)
+    slots[:] = changed.tolist()
+    return num_changed
 
 
 def simulate_experts(
