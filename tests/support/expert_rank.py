@@ -1,8 +1,9 @@
 """One rank of a group, as a process: runs a script of steps and writes down what it got.
 
 Arguments: a JSON file {model_dir, address, rank, size, timeout_s, dtype, slots, script, out}.
-script: a list of steps, each null (no work), {"die": true}, {"hang": s} or a list of chunks
-{sequence, tokens, wants, defers}; positions, pages and window slots are kept here by sequence.
+script: a list of steps, each null (no work), {"die": true}, {"hang": s}, {"move": [layer, table],
+"fails": whether this rank has no memory for it} or a list of chunks {sequence, tokens, wants,
+defers}; positions, pages and window slots are kept here by sequence.
 """
 
 from __future__ import annotations
@@ -12,9 +13,12 @@ import os
 import signal
 import sys
 import time
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
+import numpy as np
 import torch
 from rorqual_engine.batch import SequenceChunk
 from rorqual_engine.errors import BadChunk
@@ -22,6 +26,7 @@ from rorqual_engine.kv import PageLease
 from rorqual_engine.lockstep import LockStep
 from rorqual_engine.models import load_model
 from rorqual_engine.models.deepseek.model import DeepseekModel
+from rorqual_engine.models.deepseek.remote_experts import MoveFailed
 from rorqual_engine.models.options import LoadOptions
 from rorqual_engine.parallel import ExpertGroup, ExpertPlacement, GroupLost, ProcessExchange
 
@@ -60,6 +65,17 @@ class Rank:
             defers_late=given.get("defers", True),
         )  # fmt: skip
 
+    def move(self, layer: int, table: list[list[int]], *, fails: bool) -> str | None:
+        """Why the experts stay, if they do."""
+        kind = type(self.model._layers[layer].moe._experts)
+        lacking = patch.object(kind, "prepare", side_effect=MemoryError("no room"))
+        with lacking if fails else nullcontext():
+            try:
+                self.model.move_experts(layer, tuple(tuple(held) for held in table))
+            except MoveFailed as err:
+                return str(err)
+        return None
+
     def step(self, given: list[dict[str, Any]]) -> torch.Tensor | str | None:
         chunks = [self.chunk(each) for each in given]
         try:
@@ -73,13 +89,18 @@ class Rank:
 def run(job: dict[str, Any]) -> dict[str, Any]:
     """What every step gave, and how long the last one took."""
     rank = Rank(job)
-    result: dict[str, Any] = {"steps": [], "lost": None}
+    result: dict[str, Any] = {"steps": [], "moves": [], "lost": None}
     start = time.monotonic()
     try:
         for given in job["script"]:
             start = time.monotonic()
             if isinstance(given, dict) and "die" in given:
                 os._exit(9)
+            if isinstance(given, dict) and "move" in given:
+                if rank.exchange is not None:
+                    moved = rank.move(*given["move"], fails=given.get("fails", False))
+                    result["moves"].append(moved)
+                continue
             if isinstance(given, dict):
                 _stop_for(given["hang"])
                 continue
@@ -92,8 +113,10 @@ def run(job: dict[str, Any]) -> dict[str, Any]:
     result["last_s"] = time.monotonic() - start
     if result["lost"] and rank.exchange is not None:
         result["again_lost"] = _is_lost_at_once(rank.exchange)
-    result["counts"] = rank.model.pop_expert_counts()
-    result["again"] = rank.model.pop_expert_counts()
+    loads = rank.model.layer_loads()
+    result["counts"] = torch.from_numpy(np.stack([load.counts for load in loads]))
+    result["imbalance"] = [load.imbalance for load in loads]
+    result["tables"] = [[list(held) for held in table] for table in rank.model.expert_tables()]
     return result
 
 

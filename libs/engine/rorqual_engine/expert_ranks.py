@@ -9,26 +9,32 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
 import torch
+from rorqual_policy.expert_placement import Cards
+from rorqual_policy.expert_rebalance import plan_fetches
 
 from rorqual_engine.batch import SequenceChunk
 from rorqual_engine.errors import BadChunk, UnsupportedModel
-from rorqual_engine.expert_worker import WorkerJob
+from rorqual_engine.expert_balance import DEFAULT_BALANCE, BalanceParams, watching
+from rorqual_engine.expert_worker import STEP, WorkerJob, move_message
 from rorqual_engine.kernels.registry import KernelChoice
 from rorqual_engine.kv import PagedKvCache
 from rorqual_engine.models.base import CausalModel
 from rorqual_engine.models.deepseek.config import V4_ARCHITECTURE, V41_ARCHITECTURE
 from rorqual_engine.models.deepseek.model import DeepseekModel
+from rorqual_engine.models.deepseek.remote_experts import MoveFailed
 from rorqual_engine.models.options import LoadOptions
 from rorqual_engine.models.registry import find_device, load_model, read_config
-from rorqual_engine.parallel import ExpertGroup, GroupLost, ProcessExchange
-from rorqual_engine.parallel.placement import read_placements
+from rorqual_engine.parallel import ExpertPlacement, GroupLost, ProcessExchange
+from rorqual_engine.parallel.compiled import compile_improve
+from rorqual_engine.parallel.load import LayerLoad
 
 log = logging.getLogger(__name__)
 
@@ -48,6 +54,9 @@ class ExpertRanks:
     """See `read_placements`; None = evenly."""
     timeout_s: float = 60.0
     """Longest wait for a rank that hangs; one that ends is noticed at once."""
+    num_redundant: int = 0
+    """Experts of every rank beyond its share."""
+    balance: BalanceParams = DEFAULT_BALANCE
 
 
 class ModelSettings(Protocol):
@@ -67,6 +76,14 @@ class ModelSettings(Protocol):
     def expert_ranks(self) -> int: ...
     @property
     def expert_placement(self) -> Path | None: ...
+    @property
+    def redundant_experts(self) -> int: ...
+    @property
+    def expert_nodes(self) -> int: ...
+    @property
+    def expert_interval_s(self) -> float: ...
+    @property
+    def expert_moves(self) -> int: ...
 
 
 def open_served_model(
@@ -79,7 +96,14 @@ def open_served_model(
         dtype=settings.dtype,
         kernels=settings.kernels,
         keeps_quantized=settings.keeps_quantized,
-        ranks=ExpertRanks(settings.expert_ranks, settings.expert_placement),
+        ranks=ExpertRanks(
+            settings.expert_ranks,
+            settings.expert_placement,
+            num_redundant=settings.redundant_experts,
+            balance=BalanceParams(
+                settings.expert_interval_s, settings.expert_moves, settings.expert_nodes
+            ),
+        ),
         on_lost=on_lost,
     )
 
@@ -105,12 +129,13 @@ def open_model(
     """
     options = LoadOptions(kernels=KernelChoice.parse(kernels), keeps_quantized=keeps_quantized)
     if ranks.size == 1:
-        yield load_model(model_dir, device=device, dtype=dtype, options=options)
+        model = load_model(model_dir, device=device, dtype=dtype, options=options)
+        with watching(model) if isinstance(model, DeepseekModel) else nullcontext():
+            yield model
         return
     devices = _devices_of(ranks.size, find_device(device))
     if not {V4_ARCHITECTURE, V41_ARCHITECTURE} & {*read_config(model_dir).get("architectures", [])}:
         raise UnsupportedModel(f"{model_dir} has no experts that ranks could share")
-    tables = read_placements(ranks.placement) if ranks.placement else {}
     job = WorkerJob(
         model_dir=str(model_dir),
         device=devices[0],
@@ -118,16 +143,22 @@ def open_model(
         kernels=kernels,
         keeps_quantized=keeps_quantized,
         placement=str(ranks.placement) if ranks.placement else None,
+        num_redundant=ranks.num_redundant,
+        num_nodes=ranks.balance.num_nodes,
         size=ranks.size,
         timeout_s=ranks.timeout_s,
     )
     with _joined(job, devices, on_lost) as (workers, exchange):
-        options = replace(options, group=ExpertGroup(exchange, tables))
+        options = replace(options, group=job.group(exchange))
         model = load_model(model_dir, device=job.device, dtype=dtype, options=options)
         assert isinstance(model, DeepseekModel)
+        if ranks.balance.interval_s:
+            compile_improve()
         workers.wait_until_ready(_LOAD_TIMEOUT_S)
         log.info("experts are shared", extra={"ranks": ranks.size, "pids": workers.pids})
-        yield LeadingModel(model, workers)
+        leading = LeadingModel(model, workers)
+        with watching(leading, ranks.balance, leading.plan_tables):
+            yield leading
 
 
 @contextmanager
@@ -162,10 +193,12 @@ def _devices_of(size: int, first: torch.device) -> list[str]:
 
 
 def _stay_on_this_machine() -> None:
-    """The ranks talk over loopback, whatever the host's name resolves to."""
+    """The ranks talk over loopback, whatever the host's name resolves to, unless these variables
+    name an interface."""
     loopback = next((name for _, name in socket.if_nameindex() if name.startswith("lo")), None)
     if loopback is not None:
-        os.environ.setdefault("GLOO_SOCKET_IFNAME", loopback)
+        for variable in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"):
+            os.environ.setdefault(variable, loopback)
 
 
 class LeadingModel(CausalModel):
@@ -174,6 +207,7 @@ class LeadingModel(CausalModel):
     def __init__(self, model: DeepseekModel, workers: ExpertWorkers) -> None:
         self._model, self._workers = model, workers
         self._step = threading.Lock()
+        self._planned: dict[int, Cards] = {}
         self.fingerprint = model.fingerprint
         self.vocab_size = model.vocab_size
         self.eos_token_ids = model.eos_token_ids
@@ -187,10 +221,12 @@ class LeadingModel(CausalModel):
         return self._workers.pids
 
     def forward(self, chunks: Sequence[SequenceChunk], cache: PagedKvCache) -> torch.Tensor:
-        """Raises: BadChunk, GroupLost."""
+        """Before it, one layer changes its table where that is planned. Raises: BadChunk,
+        GroupLost."""
         with self._step:
-            self._workers.begin_step()
             try:
+                self._move_a_layer()
+                self._workers.tell(STEP)
                 return self._model.forward(chunks, cache)
             except BadChunk:
                 raise  # the group has made this step
@@ -200,6 +236,43 @@ class LeadingModel(CausalModel):
             except BaseException as err:
                 self._workers.lose(self._workers.lost(f"rank 0 failed: {type(err).__name__}"))
                 raise
+
+    def plan_tables(self, tables: Mapping[int, Cards]) -> None:
+        """The next tables of some layers, by number: one layer changes before each of the next
+        steps. Those that were planned before and have not come are forgotten.
+
+        Raises: BadPlacement, ValueError; nothing is planned then.
+        """
+        present = self.expert_tables()
+        for layer, table in tables.items():
+            ExpertPlacement(len({e for held in present[layer] for e in held}), table)
+            plan_fetches(present[layer], table)
+        self._planned = dict(tables)
+
+    def _move_a_layer(self) -> None:
+        """Raises: GroupLost."""
+        if not self._planned:
+            return
+        planned = self._planned
+        layer = next(iter(planned))
+        table = planned.pop(layer)
+        self._workers.tell(move_message(layer, table))
+        began_s = time.monotonic()
+        try:
+            self._model.move_experts(layer, table)
+        except MoveFailed as err:
+            log.warning("experts stay where they are", extra={"reason": str(err)})
+            return
+        took_ms = round((time.monotonic() - began_s) * 1e3, 1)
+        log.debug("experts moved", extra={"layer": layer, "took_ms": took_ms})
+
+    def layer_loads(self) -> list[LayerLoad]:
+        """See `DeepseekModel.layer_loads`; no other rank has rows."""
+        return self._model.layer_loads()
+
+    def expert_tables(self) -> list[Cards]:
+        """By layer, which rank holds which experts."""
+        return self._model.expert_tables()
 
     def num_replayed(self, num_stored: int) -> int:
         return self._model.num_replayed(num_stored)
@@ -249,18 +322,16 @@ class ExpertWorkers:
     def _is_ready(self) -> bool:
         return self._num_ready == self._size - 1
 
-    def begin_step(self) -> None:
-        """Wakes the workers for one step. Raises: GroupLost."""
+    def tell(self, message: bytes) -> None:
+        """Wakes the workers. message: `STEP` or a `move_message`. Raises: GroupLost."""
         if self._fault is not None:
             raise self._fault
         for rank, process in enumerate(self._processes, 1):
             assert process.stdin is not None
             try:
-                process.stdin.write(b"s")
+                process.stdin.write(message)
             except OSError as err:
-                lost = self.lost(f"rank {rank} has ended")
-                self.lose(lost)
-                raise lost from err
+                raise self.lost(f"rank {rank} has ended") from err
 
     def lost(self, reason: str) -> GroupLost:
         return GroupLost(0, self._size, "a step", 0.0, reason)

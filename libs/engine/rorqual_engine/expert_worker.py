@@ -1,16 +1,24 @@
 """A process that only holds experts: `python -m rorqual_engine.expert_worker JOB`.
 
-It is started by `expert_ranks`, says on stdout when it has loaded, takes part in one step for every
-byte that comes in on stdin, and ends with it. Until then it sleeps.
+It is started by `expert_ranks`, says on stdout when it has loaded, takes part in a step or a move
+of experts for every message that comes in on stdin, and ends with it. Until then it sleeps.
 """
 
 from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from json import dumps, loads
 from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO
+
+from rorqual_policy.expert_placement import Cards
+
+if TYPE_CHECKING:  # torch comes after the threads are settled
+    from rorqual_engine.parallel import ExpertGroup, ProcessExchange
 
 
 @dataclass(frozen=True)
@@ -23,6 +31,8 @@ class WorkerJob:
     kernels: str
     keeps_quantized: bool
     placement: str | None
+    num_redundant: int
+    num_nodes: int
     size: int
     timeout_s: float
     address: str = ""
@@ -35,25 +45,55 @@ class WorkerJob:
     def from_json(cls, text: str) -> WorkerJob:
         return cls(**loads(text))
 
+    def group(self, exchange: ProcessExchange) -> ExpertGroup:
+        """Rank 0's alike: it alone has rows. Raises: BadPlacement."""
+        from rorqual_engine.parallel import ExpertGroup
+        from rorqual_engine.parallel.placement import read_placements
+        from rorqual_engine.parallel.split import SplitBy
+
+        tables = read_placements(Path(self.placement)) if self.placement else {}
+        return ExpertGroup(exchange, tables, self.num_redundant, self.num_nodes, SplitBy.OWN)
+
+
+STEP = b"s"
+"""The message that wakes a worker for one step."""
+_MOVE = b"m"
+
+
+def move_message(layer: int, table: Cards) -> bytes:
+    """For one change of a layer's table."""
+    body = dumps([layer, table]).encode()
+    return _MOVE + len(body).to_bytes(4, "little") + body
+
+
+def messages(stdin: BinaryIO) -> Iterator[tuple[int, Cards] | None]:
+    """Until stdin ends: (layer, its next table), or None for a step."""
+    while kind := stdin.read(1):
+        if kind == STEP:
+            yield None
+            continue
+        layer, table = loads(stdin.read(int.from_bytes(stdin.read(4), "little")))
+        yield layer, tuple(tuple(experts) for experts in table)
+
 
 def run(job: WorkerJob, ready_fd: int) -> None:
     """Raises: EngineError, GroupLost among them."""
     import torch  # after the threads are settled
 
+    from rorqual_engine.huge_pages import move_to_huge_pages
     from rorqual_engine.kernels.registry import KernelChoice
     from rorqual_engine.models.deepseek.experts_only import ExpertsOnly
+    from rorqual_engine.models.deepseek.remote_experts import MoveFailed
     from rorqual_engine.models.options import LoadOptions
     from rorqual_engine.models.registry import DTYPES, find_device, read_config
-    from rorqual_engine.parallel import ExpertGroup, ProcessExchange
-    from rorqual_engine.parallel.placement import read_placements
+    from rorqual_engine.parallel import ProcessExchange
 
     device = find_device(job.device)
     exchange = ProcessExchange(
         job.address, job.rank, job.size, device=device, timeout_s=job.timeout_s
     )
-    tables = read_placements(Path(job.placement)) if job.placement else {}
     options = LoadOptions(
-        group=ExpertGroup(exchange, tables),
+        group=job.group(exchange),
         kernels=KernelChoice.parse(job.kernels),
         keeps_quantized=job.keeps_quantized,
     )
@@ -61,10 +101,15 @@ def run(job: WorkerJob, ready_fd: int) -> None:
     experts = ExpertsOnly(
         read_config(model_dir), model_dir, device=device, dtype=DTYPES[job.dtype], options=options
     )
+    move_to_huge_pages(device)
     os.write(ready_fd, b"ready\n")
     with torch.inference_mode():
-        while os.read(0, 1):
-            experts.take_part()
+        for move in messages(sys.stdin.buffer):
+            if move is None:
+                experts.take_part()
+                continue
+            with suppress(MoveFailed):  # rank 0 says so
+                experts.move_experts(*move)
 
 
 def main() -> None:

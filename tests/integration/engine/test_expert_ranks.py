@@ -16,6 +16,7 @@ import pytest
 import torch
 from rorqual_engine.batch import SequenceChunk
 from rorqual_engine.errors import BadChunk, UnsupportedModel
+from rorqual_engine.expert_balance import BalanceParams
 from rorqual_engine.expert_ranks import ExpertRanks, LeadingModel, open_model
 from rorqual_engine.models import load_model
 from rorqual_engine.parallel import BadPlacement, GroupLost
@@ -28,6 +29,7 @@ PARAMS = GenerationParams(8, ignore_eos=True)
 LEADER = """
 import sys, time
 from pathlib import Path
+from rorqual_engine.expert_balance import BalanceParams
 from rorqual_engine.expert_ranks import ExpertRanks, open_model
 with open_model(Path(sys.argv[1]), ranks=ExpertRanks(2)) as model:
     print(model.worker_pids[0], flush=True)
@@ -65,6 +67,28 @@ def test_tokens_are_those_of_one_process(model_dir: Path, tmp_path: Path, size: 
         assert engine.generate(_prompts(), PARAMS) == expected
         pids = model.worker_pids
     assert not any(_is_alive(pid) for pid in pids)
+
+
+def test_experts_move_while_it_generates(model_dir: Path) -> None:
+    """By themselves, few at a time, and not a token changes."""
+    expected = BareEngine(load_model(model_dir)).generate(_prompts(), PARAMS)
+    balance = BalanceParams(interval_s=1.8, max_changes=2)
+    with open_model(model_dir, ranks=ExpertRanks(2, balance=balance)) as model:
+        assert isinstance(model, LeadingModel)
+        before, engine = model.expert_tables(), BareEngine(model)
+        changed: list[int] = []
+
+        def has_moved() -> bool:
+            assert engine.generate(_prompts(), PARAMS) == expected
+            changed[:] = [load.num_moved for load in model.layer_loads()]
+            return sum(changed) > 4
+
+        until_blocking(has_moved, "experts that move")
+        assert engine.generate(_prompts(), PARAMS) == expected
+        assert model.expert_tables() != before
+        assert len(model.expert_loads) == len(before)
+        with pytest.raises(BadPlacement, match="no rank holds"):
+            model.plan_tables({0: (before[0][0], before[0][0])})
 
 
 def test_a_dead_worker_ends_the_group(model_dir: Path) -> None:

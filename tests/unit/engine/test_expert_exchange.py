@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import socket
+import tempfile
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import torch
-from rorqual_engine.parallel import ExpertPlacement, ProcessExchange
+from rorqual_engine.parallel import ExpertPlacement, GroupLost, ProcessExchange
+from rorqual_engine.parallel.load import LayerCounter
+from rorqual_engine.parallel.split import StepSplit
+
+from tests.support.waiting import until_blocking
 
 
 @pytest.fixture(scope="module")
@@ -31,7 +37,8 @@ def test_rows_arrive_with_their_slots_and_come_back(
     x = torch.randn(num_rows, 48, generator=generator).to(dtype)
     experts = torch.randint(0, 4, (num_rows, 2), generator=generator)
     weights = torch.rand(num_rows, 2, generator=generator)
-    to = ExpertPlacement(4, ((2, 0, 3, 1),)).destinations(experts, 0)
+    split = StepSplit(ExpertPlacement(4, ((2, 0, 3, 1),)), 0, exchange)
+    to = split.destinations(experts, LayerCounter(4))
     arrived = exchange.dispatch(x, to, weights)
     assert torch.equal(arrived.rows, x.repeat_interleave(2, 0))
     held = torch.tensor([2, 0, 3, 1])
@@ -46,3 +53,20 @@ def test_rows_arrive_with_their_slots_and_come_back(
 
 def test_ranks_tell_each_other_a_number(exchange: ProcessExchange) -> None:
     assert exchange.agree(7) == [7]
+    assert exchange.share(torch.tensor([3, 1])).tolist() == [[3, 1]]
+
+
+def test_a_left_group_leaves_no_threads() -> None:
+    """Between CPUs they end with the group alone."""
+    before = _num_threads()
+    with tempfile.TemporaryDirectory() as directory:
+        exchange = ProcessExchange(f"file://{directory}/meet", 0, 1, timeout_s=5.0)
+        assert _num_threads() > before
+        exchange.close()
+    until_blocking(lambda: _num_threads() <= before)
+    with pytest.raises(GroupLost, match="it has left"):
+        exchange.agree(1)
+
+
+def _num_threads() -> int:
+    return sum(1 for _ in Path("/proc/self/task").iterdir())

@@ -8,6 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rorqual_engine.parallel import BadPlacement, ExpertGroup, ExpertPlacement
 from rorqual_engine.parallel.exchange import ExpertExchange
+from rorqual_engine.parallel.load import LayerCounter
+from rorqual_engine.parallel.split import RecentSplit, SplitBy, make_split
 
 
 @pytest.mark.parametrize(
@@ -38,9 +40,21 @@ def test_an_even_table_differs_by_one_expert_at_most(num_experts: int, num_ranks
     assert sum(sizes) == num_experts and max(sizes) - min(sizes) <= 1
 
 
+def test_a_starting_table_has_redundant_experts_within_nodes() -> None:
+    table = ExpertPlacement.start(16, 4, 3, 2).ranks
+    assert [len(experts) for experts in table] == [7] * 4
+    assert not {*table[0], *table[1]} & {*table[2], *table[3]}
+    few = ExpertPlacement.start(4, 2, 4, 1).ranks
+    assert [sorted(experts) for experts in few] == [[0, 1, 2, 3]] * 2
+    assert ExpertPlacement.start(5, 1, 4, 1).ranks == ((0, 1, 2, 3, 4),)
+    for sizes in ((16, 3, 1, 2), (15, 4, 1, 2), (2, 3, 1, 1)):
+        with pytest.raises(BadPlacement):
+            ExpertPlacement.start(*sizes)
+
+
 @settings(max_examples=40, deadline=None)
-@given(st.data())
-def test_every_row_goes_to_a_slot_with_its_expert(data: st.DataObject) -> None:
+@given(st.data(), st.sampled_from([SplitBy.OWN, SplitBy.RECENT]))
+def test_every_row_goes_to_a_slot_with_its_expert(data: st.DataObject, by: SplitBy) -> None:
     num_ranks, num_experts = data.draw(st.integers(1, 4)), data.draw(st.integers(1, 6))
     subset = st.lists(st.integers(0, num_experts - 1), unique=True)
     ranks = [data.draw(subset) for _ in range(num_ranks)]
@@ -48,27 +62,39 @@ def test_every_row_goes_to_a_slot_with_its_expert(data: st.DataObject) -> None:
     ranks[0] += sorted(missing)
     placement = ExpertPlacement(num_experts, tuple(tuple(held) for held in ranks))
     choices = st.lists(st.integers(0, num_experts - 1), min_size=2, max_size=2)
-    experts = torch.tensor(data.draw(st.lists(choices, min_size=1, max_size=5)))
-    rank = data.draw(st.integers(0, num_ranks - 1))
-    found = placement.destinations(experts, rank)
-    again = placement.destinations(experts, rank)
-    assert torch.equal(found.ranks, again.ranks) and torch.equal(found.slots, again.slots)
-    for place in range(experts.numel()):
-        to, slot = int(found.ranks.flatten()[place]), int(found.slots.flatten()[place])
-        expert = int(experts.flatten()[place])
-        assert ranks[to][slot] == expert
-        assert to == rank or expert not in ranks[rank]
+    steps = data.draw(st.lists(st.lists(choices, max_size=9), min_size=1, max_size=3))
+    split, counter = make_split(by, placement, _Nobody()), LayerCounter(num_experts)
+    for rows in steps:
+        experts = torch.tensor(rows, dtype=torch.int32).view(-1, 2)
+        to = split.destinations(experts, counter)
+        assert to.ranks.shape == to.slots.shape == experts.shape
+        for rank, slot, expert in zip(
+            *(t.flatten().tolist() for t in (to.ranks, to.slots, experts)), strict=True
+        ):
+            assert ranks[rank][slot] == expert
+    load = counter.load()
+    given = [expert for rows in steps for row in rows for expert in row]
+    assert load.counts.tolist() == [given.count(expert) for expert in range(num_experts)]
+    assert load.num_rows == len(given)
+    assert load.mean_rows == pytest.approx(len(given) / num_ranks)
+    assert load.mean_rows <= load.busiest_rows <= len(given)
 
 
-def test_replicas_elsewhere_take_turns() -> None:
-    placement = ExpertPlacement(2, ((0,), (1,), (1,)))
-    found = placement.destinations(torch.ones(4, 1, dtype=torch.int64), 0)
-    assert found.ranks.flatten().tolist() == [1, 2, 1, 2]
+def test_recent_rows_decide_how_the_next_are_split() -> None:
+    """Rank 0 alone has all of expert 1, rank 1 nothing of expert 2: it gets expert 0."""
+    split, counter = RecentSplit(ExpertPlacement(3, ((0, 1), (0, 2))), 0), LayerCounter(3)
+    step = torch.tensor([[0, 1]] * 10)
+    first = split.destinations(step, counter).ranks[:, 0].tolist()
+    assert sorted(set(first)) == [0, 1]
+    for _ in range(6 * RecentSplit.STEPS):
+        split.destinations(step, counter)
+    last = split.destinations(step, counter).ranks[:, 0].tolist()
+    assert last.count(1) >= 9
 
 
 class _Nobody(ExpertExchange):
     rank, size = 0, 2
-    agree = dispatch = combine = close = None  # type: ignore[assignment]
+    share = move = dispatch = combine = close = None  # type: ignore[assignment]
 
 
 def test_a_table_of_another_model_is_refused() -> None:
@@ -77,3 +103,6 @@ def test_a_table_of_another_model_is_refused() -> None:
     assert group.placement(0, 8) == ExpertPlacement.even(8, 2)
     with pytest.raises(BadPlacement, match="layer 3 has 8 experts for 2 ranks, its table 16 for 2"):
         group.placement(3, 8)
+    apart = ExpertGroup(_Nobody(), {0: ExpertPlacement(2, ((0, 1), (0,)))}, num_nodes=2)
+    with pytest.raises(BadPlacement, match="in two of the nodes"):
+        apart.placement(0, 2)

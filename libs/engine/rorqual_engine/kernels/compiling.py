@@ -12,9 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import numba
+import rorqual_policy
 from numba import cfunc, njit, types
 
 _SOURCES = Path(__file__).parent
+_POLICIES = Path(rorqual_policy.__file__).parent
 
 
 def compile_c_function(function: Callable[[int], None]) -> Any:
@@ -31,8 +33,8 @@ def compile_function(function: Callable[..., Any]) -> Any:
 
 @contextmanager
 def _keyed_cache() -> Iterator[None]:
-    """numba looks at the file of the compiled function only; kernels span several files, so the
-    cache directory itself is named after all of them."""
+    """numba looks at the file of the compiled function only; kernels and policies span several, so
+    the cache directory itself is named after all of them."""
     config: Any = numba.config
     before = config.CACHE_DIR
     config.CACHE_DIR = str(_cache_dir())
@@ -45,7 +47,7 @@ def _keyed_cache() -> Iterator[None]:
 @cache
 def _cache_dir() -> Path:
     digest = hashlib.blake2b(numba.__version__.encode(), digest_size=8)
-    for source in sorted(_SOURCES.glob("*.py")):
+    for source in (*sorted(_SOURCES.glob("*.py")), *sorted(_POLICIES.glob("expert_*.py"))):
         digest.update(source.read_bytes())
     name = f"kernels-{digest.hexdigest()}"
     for parent in (_SOURCES / "__pycache__", Path.home() / ".cache" / "rorqual"):

@@ -9,6 +9,7 @@ import torch
 
 from rorqual_engine.batch import SequenceChunk
 from rorqual_engine.kv import KvLayout, PagedKvCache
+from rorqual_engine.parallel.load import LayerLoad
 
 
 class CausalModel(ABC):
@@ -25,6 +26,9 @@ class CausalModel(ABC):
     dtype: torch.dtype
     num_previous_ids: int = 0
     """Ids before its start that the first chunk of a replay must know."""
+    expert_loads: Sequence[LayerLoad] = ()
+    """What the experts of every layer were asked for lately; empty where there are none, or where
+    nobody looks (see `expert_balance`)."""
 
     @abstractmethod
     def forward(self, chunks: Sequence[SequenceChunk], cache: PagedKvCache) -> torch.Tensor:

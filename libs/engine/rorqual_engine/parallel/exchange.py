@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -53,10 +54,26 @@ class ExpertExchange(ABC):
 
     rank: int
     size: int
+    device: torch.device
+    """Where its rows are."""
 
     @abstractmethod
+    def share(self, values: torch.Tensor) -> torch.Tensor:
+        """int64 [size, n]: the values [n] of every rank, in order. Both on the CPU.
+
+        Raises: GroupLost."""
+
     def agree(self, value: int) -> list[int]:
         """The value of every rank, in order. Raises: GroupLost."""
+        found: list[int] = self.share(torch.tensor([value]))[:, 0].tolist()
+        return found
+
+    @abstractmethod
+    def move(
+        self, rows: torch.Tensor, sent: Sequence[int], received: Sequence[int]
+    ) -> torch.Tensor:
+        """uint8 [sum of received, width]: rows for this rank, by sender. rows: uint8 [sum of sent,
+        width], by receiver. Raises: GroupLost."""
 
     @abstractmethod
     def dispatch(

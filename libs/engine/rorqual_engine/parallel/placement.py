@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 
 import torch
+from rorqual_policy.expert_placement import place_in_nodes
 
 from rorqual_engine.errors import EngineError
 
@@ -59,6 +59,31 @@ class ExpertPlacement:
         return cls(num_experts, tuple(tuple(experts) for experts in ranks))
 
     @classmethod
+    def start(
+        cls, num_experts: int, num_ranks: int, num_redundant: int, num_nodes: int
+    ) -> ExpertPlacement:
+        """Before anything is known of the load: `even`, or with num_redundant more experts on every
+        rank, fewer where it already has nearly all of its node's. Nodes share no expert.
+
+        Raises: BadPlacement.
+        """
+        if num_redundant == 0 and num_nodes == 1:
+            return cls.even(num_experts, num_ranks)
+        if num_ranks % num_nodes or num_experts % num_nodes:
+            raise BadPlacement(
+                f"{num_nodes} nodes can't share {num_ranks} ranks and {num_experts} experts evenly"
+            )
+        each, held = num_ranks // num_nodes, num_experts // num_nodes
+        most = held // each if each > 1 else 0
+        try:
+            weights = [1.0] * num_experts
+            return cls(
+                num_experts, place_in_nodes(weights, num_nodes, each, min(num_redundant, most))
+            )
+        except ValueError as err:
+            raise BadPlacement(str(err)) from err
+
+    @classmethod
     def from_slots(cls, num_experts: int, slots: Sequence[int], num_ranks: int) -> ExpertPlacement:
         """slots: the logical expert of every physical one, as many for each rank, rank after rank;
         the form in which balancers give it."""
@@ -74,38 +99,6 @@ class ExpertPlacement:
             (rank, experts.index(expert))
             for rank, experts in enumerate(self.ranks)
             if expert in experts
-        )
-
-    @cached_property
-    def _tables(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """(ranks, slots [E, most replicas], replicas of each [E])"""
-        replicas = [self.replicas(expert) for expert in range(self.num_experts)]
-        most = max(len(found) for found in replicas)
-        padded = torch.tensor([[*f, *[f[0]] * (most - len(f))] for f in replicas])
-        counts = torch.tensor([len(found) for found in replicas])
-        return padded[..., 0].contiguous(), padded[..., 1].contiguous(), counts
-
-    @cached_property
-    def _on_device(self) -> dict[torch.device, tuple[torch.Tensor, ...]]:
-        return {}
-
-    def destinations(self, experts: torch.Tensor, rank: int) -> Destinations:
-        """Of rows on this rank: its own replica where it has one, else the replicas in turn.
-
-        experts: int64 [T, k]. The same rows always go the same ways.
-        """
-        if experts.device not in self._on_device:
-            tables = tuple(table.to(experts.device) for table in self._tables)
-            self._on_device[experts.device] = tables
-        ranks, slots, counts = self._on_device[experts.device]
-        turn = torch.arange(len(experts), device=experts.device)[:, None] + rank
-        own = (ranks == rank).int()
-        choice = torch.where(
-            own.any(1)[experts], own.argmax(1)[experts], turn % counts[experts]
-        ).unsqueeze(-1)
-        return Destinations(
-            ranks[experts].gather(2, choice).squeeze(-1),
-            slots[experts].gather(2, choice).squeeze(-1),
         )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -46,9 +46,8 @@ class ProcessExchange(ExpertExchange):
         self.rank, self.size = rank, size
         self.device = device or torch.device("cpu")
         self._fault: GroupLost | None = None
-        self._is_open = False
+        self._group: Any = None
         self._guarded("joining", lambda: self._join(address, timedelta(seconds=timeout_s)))
-        self._is_open = True
 
     def _join(self, address: str, limit: timedelta) -> None:
         """A group of its own: torch's default group is one a process and numbers its successors,
@@ -75,10 +74,15 @@ class ProcessExchange(ExpertExchange):
         store.set_timeout(limit)
         return store
 
-    def agree(self, value: int) -> list[int]:
-        mine = torch.full((self.size, 1), value, device=self.device)
+    def share(self, values: torch.Tensor) -> torch.Tensor:
+        mine = values.to(self.device).expand(self.size, -1).contiguous()
         each = tuple([1] * self.size)
-        return [int(found) for found in self._swap("agreement", mine, each, each)]
+        return self._swap("agreement", mine, each, each).cpu()
+
+    def move(
+        self, rows: torch.Tensor, sent: Sequence[int], received: Sequence[int]
+    ) -> torch.Tensor:
+        return self._swap("a move of experts", rows, tuple(sent), tuple(received))
 
     def dispatch(
         self, x: torch.Tensor, destinations: Destinations, weights: torch.Tensor
@@ -137,9 +141,13 @@ class ProcessExchange(ExpertExchange):
         return total
 
     def close(self) -> None:
-        if self._is_open:
-            self._is_open = False
-            self._group.shutdown()
+        """Also ends the group's threads and connections, which nothing but its destructor does
+        between CPUs."""
+        group, self._group = self._group, None
+        if group is not None:
+            if self._fault is None:
+                self._fault = GroupLost(self.rank, self.size, "nothing", 0.0, "it has left")
+            group.shutdown()
 
     def _swap(
         self, what: str, rows: torch.Tensor, sent: tuple[int, ...], received: tuple[int, ...]

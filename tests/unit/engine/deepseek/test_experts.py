@@ -117,4 +117,18 @@ def test_counts_are_of_this_layers_rows(directory: Path, config: DeepseekConfig)
         layer(x, torch.zeros(40, dtype=torch.int64))
     experts = layer._router(x, torch.zeros(40, dtype=torch.int64), None).experts
     expected = 2 * torch.bincount(experts.flatten().long(), minlength=16)
-    assert torch.equal(layer.counts, expected)
+    assert layer.load_so_far().counts.tolist() == expected.tolist()
+
+
+@pytest.mark.parametrize("kind", [CompiledExperts, PlainExperts])
+def test_an_expert_comes_to_another_slot_as_it_was(
+    directory: Path, config: DeepseekConfig, kind: type[CompiledExperts | PlainExperts]
+) -> None:
+    experts = kind(_weights(directory), PREFIX, config, range(3))
+    x, _ = _routed(4)
+    expected = [experts.each(x, torch.full((4,), slot)) for slot in (0, 1, 2)]
+    put = experts.prepare(0, [tensor.clone() for tensor in experts.stored(2)])
+    assert torch.equal(experts.each(x, torch.zeros(4, dtype=torch.int64)), expected[0])
+    put()
+    for slot, found in ((0, expected[2]), (1, expected[1]), (2, expected[2])):
+        assert torch.equal(experts.each(x, torch.full((4,), slot)), found)

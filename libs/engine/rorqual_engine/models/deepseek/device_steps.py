@@ -8,7 +8,7 @@ import torch
 
 from rorqual_engine.models.deepseek.checkpoint import DeepseekWeights
 from rorqual_engine.models.deepseek.config import DeepseekConfig, IndexConfig
-from rorqual_engine.models.deepseek.experts import ExpertSet, Routing
+from rorqual_engine.models.deepseek.experts import Routing, StackedExperts
 from rorqual_engine.models.deepseek.step import Rows
 from rorqual_engine.models.device_kernels import DeviceKernels
 
@@ -78,7 +78,7 @@ def select_rows(
     return torch.cat(entries), torch.cat(blocks) if makes_blocks else None
 
 
-class GroupedExperts(ExpertSet):
+class GroupedExperts(StackedExperts):
     """All experts' matrices in two tensors, rows grouped by expert."""
 
     def __init__(
@@ -92,9 +92,10 @@ class GroupedExperts(ExpertSet):
         self._clamp = config.moe.clamp
         # Held [out, in], as stored, and used as [in, out].
         parts = [[weights.get(f"{name}.{part}.weight") for part in ("w1", "w3")] for name in names]
-        self._gate_up = torch.stack([torch.cat(part) for part in parts]).transpose(1, 2)
-        down = [weights.get(f"{name}.w2.weight") for name in names]
-        self._down = torch.stack(down).transpose(1, 2)
+        gate_up = torch.stack([torch.cat(part) for part in parts])
+        down = torch.stack([weights.get(f"{name}.w2.weight") for name in names])
+        self._stacks = gate_up, down
+        self._gate_up, self._down = gate_up.transpose(1, 2), down.transpose(1, 2)
 
     @staticmethod
     def supports(weights: DeepseekWeights) -> bool:

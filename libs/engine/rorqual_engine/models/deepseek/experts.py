@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -36,6 +36,16 @@ class Expert:
         gate_up = weights.linear(f"{prefix}.w1.weight", f"{prefix}.w3.weight")
         return cls(gate_up, weights.linear(f"{prefix}.w2.weight"), clamp)
 
+    def stored(self) -> list[torch.Tensor]:
+        """What it was made of; to be read only."""
+        return [*self._gate_up.stored(), *self._down.stored()]
+
+    def with_stored(self, tensors: Sequence[torch.Tensor]) -> Expert:
+        """An expert of the same form."""
+        cut = len(self._gate_up.stored())
+        gate_up, down = tensors[:cut], tensors[cut:]
+        return Expert(self._gate_up.with_stored(gate_up), self._down.with_stored(down), self._clamp)
+
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         gate, up = self._gate_up(x).chunk(2, dim=-1)
         inner = functional.silu(gate.clamp(max=self._clamp)) * up.clamp(-self._clamp, self._clamp)
@@ -57,6 +67,32 @@ class ExpertSet(ABC):
     @abstractmethod
     def shared(self, x: torch.Tensor) -> torch.Tensor:
         """What the shared expert makes of x."""
+
+    @abstractmethod
+    def stored(self, slot: int) -> list[torch.Tensor]:
+        """All that makes the expert of a slot what it is; to be read only."""
+
+    @abstractmethod
+    def prepare(self, slot: int, tensors: Sequence[torch.Tensor]) -> Callable[[], None]:
+        """Gets all ready to put another expert, `stored` of which was tensors, into a slot. The
+        result does it, and can't fail."""
+
+
+class StackedExperts(ExpertSet):
+    """Slots in two tensors, the shared expert behind them."""
+
+    _stacks: tuple[torch.Tensor, torch.Tensor]
+    """[slots + 1, ...] each"""
+
+    def stored(self, slot: int) -> list[torch.Tensor]:
+        return [stack[slot] for stack in self._stacks]
+
+    def prepare(self, slot: int, tensors: Sequence[torch.Tensor]) -> Callable[[], None]:
+        def put() -> None:
+            for target, tensor in zip(self.stored(slot), tensors, strict=True):
+                target.copy_(tensor)
+
+        return put
 
 
 class PlainExperts(ExpertSet):
@@ -82,17 +118,27 @@ class PlainExperts(ExpertSet):
         return (total + self.shared(x).float()).to(x.dtype)
 
     def each(self, rows: torch.Tensor, experts: torch.Tensor) -> torch.Tensor:
+        """The host waits for one thing: how many rows every expert has."""
         outputs = torch.empty_like(rows)
-        for number in torch.unique(experts).tolist():
-            (places,) = (experts == number).nonzero(as_tuple=True)
-            outputs[places] = self._experts[number](rows[places])
+        order = experts.argsort(stable=True)
+        counts = torch.bincount(experts, minlength=len(self._experts)).tolist()
+        for number, places in enumerate(torch.split(order, counts)):
+            if len(places):
+                outputs[places] = self._experts[number](rows[places])
         return outputs
 
     def shared(self, x: torch.Tensor) -> torch.Tensor:
         return self._shared(x) if len(x) else x
 
+    def stored(self, slot: int) -> list[torch.Tensor]:
+        return self._experts[slot].stored()
 
-class CompiledExperts(ExpertSet):
+    def prepare(self, slot: int, tensors: Sequence[torch.Tensor]) -> Callable[[], None]:
+        expert = self._experts[slot].with_stored([tensor.clone() for tensor in tensors])
+        return lambda: self._experts.__setitem__(slot, expert)
+
+
+class CompiledExperts(StackedExperts):
     """On the CPU's kernels, bf16."""
 
     def __init__(
@@ -106,6 +152,7 @@ class CompiledExperts(ExpertSet):
             torch.stack([_gate_up(weights, name) for name in names]),
             torch.stack([weights.get(f"{name}.w2.weight").T for name in names]),
         )
+        self._stacks = self._weights.gate_up, self._weights.down
 
     @staticmethod
     def supports(weights: DeepseekWeights, config: DeepseekConfig) -> bool:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from rorqual_policy.expert_placement import Cards
 
 from rorqual_engine.models.deepseek.checkpoint import DeepseekWeights
 from rorqual_engine.models.deepseek.config import DeepseekConfig
@@ -40,3 +41,7 @@ class ExpertsOnly:
         """One step of the group. Raises: GroupLost."""
         for layer in self._layers:
             layer.take_part(self._nobody)
+
+    def move_experts(self, layer: int, table: Cards) -> None:
+        """See `RemoteExperts.move`."""
+        self._layers[layer].move(table)

@@ -13,6 +13,7 @@ and bf16 both are exact.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 
@@ -104,6 +105,17 @@ class QuantizedLinear(Linear):
     def __call__(self, rows: torch.Tensor) -> torch.Tensor:
         weight = self.weight()
         return by_rows(lambda part: functional.linear(part, weight), rows)
+
+    def stored(self) -> list[torch.Tensor]:
+        return [tensor for part in self._parts for tensor in (part.values, part.scales)]
+
+    def with_stored(self, tensors: Sequence[torch.Tensor]) -> QuantizedLinear:
+        pairs = zip(tensors[::2], tensors[1::2], strict=True)
+        parts = [
+            Quantized(values, scales, part.block)
+            for (values, scales), part in zip(pairs, self._parts, strict=True)
+        ]
+        return QuantizedLinear(parts, self._dtype)
 
     @property
     def num_bytes(self) -> int:

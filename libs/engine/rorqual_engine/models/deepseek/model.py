@@ -9,6 +9,7 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
+from rorqual_policy.expert_placement import Cards
 from torch.nn import functional
 
 from rorqual_engine.batch import Batch, SequenceChunk, lay_out
@@ -32,6 +33,7 @@ from rorqual_engine.models.deepseek.step import Rows, remember, rows_of
 from rorqual_engine.models.device_kernels import kernels_for
 from rorqual_engine.models.options import LoadOptions
 from rorqual_engine.models.weights import Weights
+from rorqual_engine.parallel.load import LayerLoad
 
 STATE_VERSION = 2
 """Changes whenever the meaning of a slot's or a page's bytes changes."""
@@ -139,12 +141,18 @@ class DeepseekModel(CausalModel):
             layer.moe.take_part(nobody)
         return nobody.new_empty((0, self.vocab_size), dtype=torch.float32)
 
-    def pop_expert_counts(self) -> torch.Tensor:
-        """int64 [layers, experts]: rows that this process sent to each since the last call."""
-        found = torch.stack([layer.moe.counts.cpu() for layer in self._layers])
-        for layer in self._layers:
-            layer.moe.counts.zero_()
-        return found
+    def layer_loads(self) -> list[LayerLoad]:
+        """What every layer's experts were asked for from here since the start; on a GPU this waits
+        for what it does."""
+        return [layer.moe.load_so_far() for layer in self._layers]
+
+    def expert_tables(self) -> list[Cards]:
+        """By layer, which rank holds which experts; () without other ranks."""
+        return [layer.moe.table for layer in self._layers]
+
+    def move_experts(self, layer: int, table: Cards) -> None:
+        """See `RemoteExperts.move`."""
+        self._layers[layer].moe.move(table)
 
     def _run(
         self, chunks: Sequence[SequenceChunk], batch: Batch, rows: Rows, views: KvViews

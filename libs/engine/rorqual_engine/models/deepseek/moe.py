@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import torch
+from rorqual_policy.expert_placement import Cards
 
 from rorqual_engine.models.deepseek.checkpoint import DeepseekWeights
 from rorqual_engine.models.deepseek.config import DeepseekConfig
@@ -15,8 +16,10 @@ from rorqual_engine.models.deepseek.experts import (
     Routing,
 )
 from rorqual_engine.models.deepseek.plan import LayerPlan
+from rorqual_engine.models.deepseek.remote_experts import RemoteExperts
 from rorqual_engine.models.deepseek.router import Router
-from rorqual_engine.parallel import Arrived, ExpertGroup
+from rorqual_engine.parallel import ExpertGroup
+from rorqual_engine.parallel.load import LayerLoad
 
 
 class MoeLayer:
@@ -28,8 +31,8 @@ class MoeLayer:
     ) -> None:  # fmt: skip
         self._router, self._experts, self._remote = router, experts, remote
         self._top_k = config.moe.top_k
-        self.counts = torch.zeros(config.moe.num_experts, dtype=torch.int64)
-        """Rows that were sent to every expert from here."""
+        self._counts = torch.zeros(config.moe.num_experts, dtype=torch.int64)
+        """By expert, where there is no remote that counts."""
 
     @classmethod
     def load(
@@ -57,8 +60,8 @@ class MoeLayer:
     ) -> torch.Tensor:
         """x: [T, D]; token_ids: [T]. A row's experts add up in the order they were chosen."""
         routing = self._router(x, token_ids, is_image)
-        self._count(routing.experts)
         if self._remote is None:
+            self._count(routing.experts)
             return self._experts.mixed(x, routing)
         arrived = self._remote.send(x, routing)
         outputs = self._experts.each(arrived.rows, arrived.experts)
@@ -72,30 +75,27 @@ class MoeLayer:
             arrived = self._remote.send(x, Routing(nobody, nobody.float()))
             self._remote.collect(self._experts.each(arrived.rows, arrived.experts), arrived)
 
+    def load_so_far(self) -> LayerLoad:
+        """Since the start. A step that runs meanwhile is in it whole or in part."""
+        if self._remote is not None:
+            return self._remote.counter.load()
+        return LayerLoad(self._counts.to("cpu", copy=True).numpy())
+
+    @property
+    def table(self) -> Cards:
+        """Which rank holds which experts; () without other ranks."""
+        return self._remote.table if self._remote is not None else ()
+
+    def move(self, table: Cards) -> None:
+        """See `RemoteExperts.move`."""
+        assert self._remote is not None
+        self._remote.move(table, self._experts)
+
     def _count(self, experts: torch.Tensor) -> None:
         if experts.device.type == "cpu":  # a third of the time, in a step of few rows
-            num_experts = len(self.counts)
-            self.counts.numpy()[:] += np.bincount(experts.numpy().ravel(), minlength=num_experts)
+            num_experts = len(self._counts)
+            self._counts.numpy()[:] += np.bincount(experts.numpy().ravel(), minlength=num_experts)
             return
         flat = experts.flatten().long()
-        self.counts = self.counts.to(flat.device)
-        self.counts.scatter_add_(0, flat, torch.ones_like(flat))
-
-
-class RemoteExperts:
-    """One layer's way to the experts of a group."""
-
-    def __init__(self, group: ExpertGroup, layer: int, num_experts: int) -> None:
-        """Raises: BadPlacement."""
-        self._exchange = group.exchange
-        self._placement = group.placement(layer, num_experts)
-        self.held = self._placement.ranks[group.exchange.rank]
-        """Numbers of the experts of this rank."""
-
-    def send(self, x: torch.Tensor, routing: Routing) -> Arrived:
-        experts = routing.experts.long()
-        destinations = self._placement.destinations(experts, self._exchange.rank)
-        return self._exchange.dispatch(x, destinations, routing.weights)
-
-    def collect(self, outputs: torch.Tensor, arrived: Arrived) -> torch.Tensor:
-        return self._exchange.combine(outputs, arrived)
+        self._counts = self._counts.to(flat.device)
+        self._counts.scatter_add_(0, flat, torch.ones_like(flat))
