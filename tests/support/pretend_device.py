@@ -25,7 +25,16 @@ _BETWEEN = {_aten._to_copy.default, _aten.copy_.default}
 """Move values from one device to the other."""
 _INDEXED = {_aten.index.Tensor, _aten.index_put.default, _aten.index_put_.default}
 """Their indices may lie on the host, which costs a wait."""
-_LOOKS = {_aten._local_scalar_dense.default, _aten.nonzero.default, _aten.equal.default}
+_LOOKS = {
+    _aten._local_scalar_dense.default,
+    _aten.nonzero.default,
+    _aten.equal.default,
+    _aten.masked_select.default,
+    _aten._unique2.default,
+    _aten.unique_dim.default,
+    _aten.unique_consecutive.default,
+    _aten.bincount.default,
+}
 """Their result, or its size, is needed on the host."""
 
 
@@ -77,7 +86,8 @@ class Pretending(TorchDispatchMode):
         """Whether the result lies there. Raises: RuntimeError for a mixture of devices."""
         there = [isinstance(t, DeviceTensor) for t in given]
         target = kwargs.get("device")
-        if func in _LOOKS and any(there):
+        is_unsized = func is _aten.repeat_interleave.Tensor and kwargs.get("output_size") is None
+        if any(there) and (func in _LOOKS or is_unsized):
             self.waits[str(func)] += 1
         if func is _aten._to_copy.default and target is not None:
             is_there = torch.device(target).type == DEVICE.type

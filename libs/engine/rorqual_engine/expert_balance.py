@@ -16,7 +16,7 @@ from rorqual_policy.expert_rebalance import Rebalance, RebalanceParams, decide_r
 
 from rorqual_engine.errors import EngineError
 from rorqual_engine.parallel.compiled import improve
-from rorqual_engine.parallel.load import LayerLoad
+from rorqual_engine.parallel.load import ExpertLoad, LayerLoad
 
 log = logging.getLogger(__name__)
 
@@ -47,7 +47,7 @@ DEFAULT_BALANCE = BalanceParams()
 class WatchedModel(Protocol):
     """A model whose experts are counted."""
 
-    expert_loads: Sequence[LayerLoad]
+    expert_loads: Sequence[ExpertLoad]
 
     def layer_loads(self) -> list[LayerLoad]: ...
     def expert_tables(self) -> list[Cards]: ...
@@ -103,7 +103,11 @@ class ExpertWatch:
         self._num_windows = 0
 
     def end_window(self) -> None:
-        self._model.expert_loads = self._history.add(self._model.layer_loads())
+        totals = self._model.layer_loads()
+        window = self._history.add(totals)
+        self._model.expert_loads = [
+            ExpertLoad(total, recent) for total, recent in zip(totals, window, strict=True)
+        ]
         self._num_windows += 1
         if self._plan is not None and self._num_windows % WINDOWS == 0:
             self._rebalance(self._plan)
@@ -112,7 +116,7 @@ class ExpertWatch:
         tables = self._model.expert_tables()
         decisions = decide_tables(self._history, tables, self._params)
         plan({layer: d.cards for layer, d in enumerate(decisions) if d.num_changes})
-        imbalance = max((load.imbalance for load in self._model.expert_loads), default=0.0)
+        imbalance = max((load.recent.imbalance for load in self._model.expert_loads), default=0.0)
         log.info(
             "experts re-placed",
             extra={

@@ -2,7 +2,8 @@
 
 Every number of a load report is a metric by itself: `rorqual_<field>`, or
 `rorqual_<service>_<field>` for what only that service says; fields that end in `_total` are
-counters. A service adds histograms and counters of its own to `registry`.
+counters, maps are labelled by kind, or by layer where their keys are numbers. A service adds
+histograms and counters of its own to `registry`.
 """
 
 from __future__ import annotations
@@ -77,7 +78,7 @@ def _detail_metrics(prefix: str, detail: Any) -> Iterator[Metric]:
         name = f"rorqual_{prefix}_{field.name}"
         value = getattr(detail, field.name)
         if field.message_type is not None and field.message_type.GetOptions().map_entry:
-            yield _by_key(name, value)
+            yield _by_key(name, field.message_type.fields_by_name["key"], value)
         elif not field.is_repeated and field.cpp_type in _NUMBERS:
             yield _metric(name, float(value))
 
@@ -89,12 +90,13 @@ def _metric(name: str, value: float) -> Metric:
     return GaugeMetricFamily(name, text, value=value)
 
 
-def _by_key(name: str, values: Any) -> Metric:
-    text = f"{name.removeprefix('rorqual_')} of the load report, by kind"
+def _by_key(name: str, key_field: FieldDescriptor, values: Any) -> Metric:
+    label = "layer" if key_field.cpp_type in _NUMBERS else "kind"
+    text = f"{name.removeprefix('rorqual_')} of the load report, by {label}"
     family = (
-        CounterMetricFamily(name.removesuffix("_total"), text, labels=["kind"])
+        CounterMetricFamily(name.removesuffix("_total"), text, labels=[label])
         if name.endswith("_total")
-        else GaugeMetricFamily(name, text, labels=["kind"])
+        else GaugeMetricFamily(name, text, labels=[label])
     )
     for key, value in sorted(values.items()):
         family.add_metric([str(key)], float(value))

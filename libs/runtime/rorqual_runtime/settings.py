@@ -119,7 +119,30 @@ class ModelSettings(BaseSettings):
     expert_placement: Path | None = Field(
         None,
         validation_alias="RORQUAL_EXPERT_PLACEMENT",
-        description='JSON {"<layer>": [[experts of rank 0], ...], ...}; default: shared evenly',
+        description='JSON {"<layer>": [[experts of rank 0], ...], ...} to start with',
+    )
+    redundant_experts: int = Field(
+        0,
+        ge=0,
+        description="experts that each rank holds beyond its share, without a placement",
+    )
+    expert_nodes: int = Field(
+        1,
+        ge=1,
+        validation_alias="RORQUAL_EXPERT_NODES",
+        description="groups of consecutive ranks that share no expert, such as those of one socket",
+    )
+    expert_interval_s: float = Field(
+        60.0,
+        ge=0,
+        validation_alias="RORQUAL_EXPERT_INTERVAL_S",
+        description="time between two looks at which experts should change ranks; 0 = none do",
+    )
+    expert_moves: int = Field(
+        8,
+        ge=1,
+        validation_alias="RORQUAL_EXPERT_MOVES",
+        description="most experts of a layer that change places at one look",
     )
     num_threads: int = Field(0, ge=0, description="compute threads; 0 = one a core")
 

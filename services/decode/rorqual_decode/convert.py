@@ -18,6 +18,7 @@ from rorqual_proto.v1 import (
     router_pb2,
 )
 from rorqual_runtime.errors import InvalidRequest, error_to_wire
+from rorqual_runtime.expert_load import fill_expert_load
 
 from rorqual_decode.block_writer import StoredBlock
 from rorqual_decode.generation import (
@@ -244,3 +245,4 @@ def fill_load(report: load_pb2.LoadReport, facts: LoadFacts, engine: EngineFacts
     report.decode.kv_tokens = facts.kv_tokens
     report.decode.num_reserved_pages = engine.num_used_pages
     report.decode.step_s = facts.step_s
+    fill_expert_load(report, engine.experts)

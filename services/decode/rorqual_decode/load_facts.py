@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+
+from rorqual_runtime.expert_load import ExpertLoad
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,3 +29,4 @@ class EngineFacts:
     num_total_windows: int
     model_fingerprint: str
     max_context_tokens: int
+    experts: Sequence[ExpertLoad] = ()

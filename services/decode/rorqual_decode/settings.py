@@ -15,6 +15,9 @@ class DecodeSettings(ModelSettings):
 
     model_config = SettingsConfigDict(env_prefix="RORQUAL_DECODE_")
 
+    redundant_experts: int = Field(
+        1, ge=0, description="experts that each rank holds beyond its share, without a placement"
+    )
     num_pages: int = Field(1024, gt=0, description="KV pages of 128 tokens, touched lazily")
     num_windows: int = Field(
         96, gt=0, description="window slots; a generation keeps its own until its blocks are stored"

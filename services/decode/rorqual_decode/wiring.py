@@ -230,6 +230,7 @@ def _engine_facts(model: CausalModel, cache: PagedKvCache) -> EngineFacts:
         num_total_windows=cache.num_windows,
         model_fingerprint=model.fingerprint,
         max_context_tokens=model.max_context_tokens,
+        experts=model.expert_loads,
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -20,6 +20,7 @@ from rorqual_proto.v1 import (
     vision_pb2,
 )
 from rorqual_runtime.errors import InvalidRequest, ServingError, Unsupported, error_to_wire
+from rorqual_runtime.expert_load import ExpertLoad, fill_expert_load
 
 from rorqual_prefill.hit_counts import HitCounts
 from rorqual_prefill.job import Job, JobImage, JobKey
@@ -216,6 +217,7 @@ class LoadFacts:
     model_fingerprint: str
     max_context_tokens: int
     hit_counts: HitCounts
+    experts: Sequence[ExpertLoad] = ()
 
 
 def fill_load(report: load_pb2.LoadReport, facts: LoadFacts) -> None:
@@ -231,3 +233,4 @@ def fill_load(report: load_pb2.LoadReport, facts: LoadFacts) -> None:
     report.prefill.tokens_per_s = facts.tokens_per_s
     report.prefill.num_replayed_tokens = facts.num_replayed_tokens
     report.hit_path.CopyFrom(load_pb2.HitPathLoad(**asdict(facts.hit_counts)))
+    fill_expert_load(report, facts.experts)

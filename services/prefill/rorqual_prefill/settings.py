@@ -15,6 +15,9 @@ class PrefillSettings(ModelSettings):
 
     model_config = SettingsConfigDict(env_prefix="RORQUAL_PREFILL_")
 
+    redundant_experts: int = Field(
+        4, ge=0, description="experts that each rank holds beyond its share, without a placement"
+    )
     num_pages: int = Field(512, gt=0, description="KV pages of 128 tokens, touched lazily")
     pool: str = Field("default", description="pool whose prefill queue this instance serves")
     buckets: Annotated[tuple[Bucket, ...], NoDecode] = Field(

@@ -197,6 +197,7 @@ def _load_facts(instance: PrefillInstance, model: CausalModel) -> convert.LoadFa
         model_fingerprint=model.fingerprint,
         max_context_tokens=model.max_context_tokens,
         hit_counts=instance.counts,
+        experts=model.expert_loads,
     )
 
 

@@ -9,7 +9,7 @@ import torch
 
 from rorqual_engine.batch import SequenceChunk
 from rorqual_engine.kv import KvLayout, PagedKvCache
-from rorqual_engine.parallel.load import LayerLoad
+from rorqual_engine.parallel.load import ExpertLoad
 
 
 class CausalModel(ABC):
@@ -26,7 +26,7 @@ class CausalModel(ABC):
     dtype: torch.dtype
     num_previous_ids: int = 0
     """Ids before its start that the first chunk of a replay must know."""
-    expert_loads: Sequence[LayerLoad] = ()
+    expert_loads: Sequence[ExpertLoad] = ()
     """What the experts of every layer were asked for lately; empty where there are none, or where
     nobody looks (see `expert_balance`)."""
 

@@ -47,6 +47,16 @@ class LayerLoad:
         return self.busiest_rows / self.mean_rows if self.mean_rows else 0.0
 
 
+@dataclass(frozen=True)
+class ExpertLoad:
+    """What is told of one layer."""
+
+    total: LayerLoad
+    """Since the model was loaded."""
+    recent: LayerLoad
+    """In the last window."""
+
+
 class LayerCounter:
     """Counts of a layer whose rows are split over ranks. They only grow: another thread may look
     while a step adds to them, and sees that step whole or in part."""

@@ -104,6 +104,10 @@ class _Settings:
     kernels: str = "auto"
     expert_ranks: int = 1
     expert_placement: Path | None = None
+    redundant_experts: int = 0
+    expert_nodes: int = 1
+    expert_interval_s: float = 60.0
+    expert_moves: int = 8
 
 
 @pytest.mark.parametrize("keeps", [False, True])
@@ -114,9 +118,22 @@ def test_a_service_may_keep_few_bits(stored: dict[str, Path], keeps: bool) -> No
     assert all(kept) if keeps else not any(kept)
 
 
+def test_an_expert_in_few_bits_moves_as_it_is(stored: dict[str, Path]) -> None:
+    kept = LoadOptions(keeps_quantized=True)
+    model = load_model(stored["few"], dtype="float32", options=kept)
+    assert isinstance(model, DeepseekModel)
+    experts = model._layers[0].moe._experts
+    x = torch.randn(3, model.config.hidden)
+    second = experts.each(x, torch.full((3,), 1))
+    assert not torch.equal(experts.each(x, torch.zeros(3, dtype=torch.int64)), second)
+    assert {t.dtype.itemsize for t in experts.stored(1)} == {1}
+    experts.prepare(0, experts.stored(1))()
+    assert torch.equal(experts.each(x, torch.zeros(3, dtype=torch.int64)), second)
+
+
 class _FirstOfTwo(ExpertExchange):
     rank, size = 0, 2
-    agree = dispatch = combine = close = None  # type: ignore[assignment]
+    share = move = dispatch = combine = close = None  # type: ignore[assignment]
 
 
 def test_a_rank_does_without_the_files_of_other_experts(stored: dict[str, Path]) -> None:

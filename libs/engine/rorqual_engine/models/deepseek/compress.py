@@ -41,10 +41,10 @@ class Pooling:
     def pool(self, raw: torch.Tensor, rows: Rows, rings: torch.Tensor) -> torch.Tensor:
         """Vectors fp32 [N, dim] of the entries that the rows complete; then raw goes to the rings.
 
-        raw: fp32 [T, 2 * width], kv then gates; rings: [slots, ring, 2 * width].
+        raw: fp32 [T, 2 * width], kv then gates, which the bias is added to in place; rings:
+        [slots, ring, 2 * width].
         """
         if self.bias is not None:
-            raw = raw.clone()
             raw[:, self.width :] += self.bias[rows.positions % self.ratio]
         at = rows.entry_places(self.ratio, 1 + self.overlaps)
         old = rings[at.slots, at.positions % rings.shape[1]]
