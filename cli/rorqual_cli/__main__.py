@@ -86,6 +86,11 @@ def _add_small(
     ps = commands.add_parser("ps", parents=[home], help="live instances")
     ps.add_argument("--nats-url", help="default: that of the fleet in --home")
     ps.set_defaults(run=_ps)
+    top = commands.add_parser("top", parents=[home], help="the fleet, live")
+    top.add_argument("--nats-url", help="default: that of the fleet in --home")
+    top.add_argument("--interval", type=_seconds, default=1.0, metavar="S", help="between looks")
+    top.add_argument("--rounds", type=_count, metavar="N", help="looks; default: until Ctrl-C")
+    top.set_defaults(run=_top)
     trace = commands.add_parser("trace", parents=[home], help="one request as a tree of spans")
     trace.add_argument("id", nargs="?", help="trace id or request id; default: newest request")
     trace.set_defaults(run=_trace)
@@ -177,6 +182,13 @@ def _ps(options: argparse.Namespace, _arguments: Sequence[str]) -> int:
     from rorqual_cli.ps import ps
 
     return ps(options.nats_url or running_state(options.home).nats_url)
+
+
+def _top(options: argparse.Namespace, _arguments: Sequence[str]) -> int:
+    from rorqual_cli.top import top
+
+    url = options.nats_url or running_state(options.home).nats_url
+    return top(url, interval_s=options.interval, num_rounds=options.rounds)
 
 
 def _trace(options: argparse.Namespace, _arguments: Sequence[str]) -> int:

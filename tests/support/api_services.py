@@ -9,7 +9,7 @@ from pathlib import Path
 
 from rorqual_gateway.app import make_app
 from rorqual_gateway.cors import parse_cors_origins
-from rorqual_gateway.server import make_server, open_listener
+from rorqual_gateway.server import TlsFiles, make_server, open_listener
 from rorqual_gateway.service import GatewayService
 from rorqual_gateway.settings import GatewaySettings
 from rorqual_recipe.model import ServedModel, load_served_model
@@ -63,7 +63,7 @@ async def running_recipe(
 
 @asynccontextmanager
 async def running_gateway(
-    settings: RuntimeSettings, **overrides: object
+    settings: RuntimeSettings, *, tls: TlsFiles | None = None, **overrides: object
 ) -> AsyncIterator[RunningGateway]:
     """A gateway on a free port."""
     gateway_settings = GatewaySettings(port=0, **overrides)  # type: ignore[arg-type]
@@ -74,11 +74,12 @@ async def running_gateway(
         listener = open_listener("127.0.0.1", 0)
         origins = parse_cors_origins(gateway_settings.cors_origins)
         app = make_app(service, version="test", cors_origins=origins)
-        server = make_server(app, shutdown_s=1)
+        server = make_server(app, shutdown_s=1, tls=tls)
         serving = ctx.track(server.serve(sockets=[listener]))
         ctx.mark_ready()
         try:
-            yield RunningGateway(service, ctx, f"http://127.0.0.1:{listener.getsockname()[1]}")
+            scheme, port = "https" if tls else "http", listener.getsockname()[1]
+            yield RunningGateway(service, ctx, f"{scheme}://127.0.0.1:{port}")
         finally:
             server.should_exit = True
             server.force_exit = True

@@ -10,7 +10,7 @@ from rorqual_runtime.settings import RuntimeSettings
 
 from rorqual_gateway.app import make_app
 from rorqual_gateway.cors import parse_cors_origins
-from rorqual_gateway.server import make_server, open_listener
+from rorqual_gateway.server import TlsFiles, make_server, open_listener
 from rorqual_gateway.service import GatewayService
 from rorqual_gateway.settings import GatewaySettings
 
@@ -33,13 +33,22 @@ async def main() -> None:
         app = make_app(
             gateway, version=number, cors_origins=parse_cors_origins(settings.cors_origins)
         )
-        server = make_server(app, shutdown_s=SHUTDOWN_S)
+        server = make_server(app, shutdown_s=SHUTDOWN_S, tls=_tls(settings))
         serving = ctx.track(server.serve(sockets=[listener]))
         ctx.mark_ready()
         log.info("listening", extra={"host": settings.host, "port": listener.getsockname()[1]})
         await run_until_signal(ctx, gateway.drain)
         server.should_exit = True
         await serving
+
+
+def _tls(settings: GatewaySettings) -> TlsFiles | None:
+    """Raises: Unsupported for a pair that can't be used."""
+    if settings.tls_cert is None or settings.tls_key is None:
+        return None
+    tls = TlsFiles(settings.tls_cert, settings.tls_key)
+    tls.check()
+    return tls
 
 
 def _open_link(url: str, settings: GatewaySettings) -> RedisLink:

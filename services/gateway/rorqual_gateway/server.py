@@ -2,11 +2,14 @@
 
 import contextlib
 import socket
+import ssl
 from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
 
 import uvicorn
 from fastapi import FastAPI
-from rorqual_runtime.errors import Unavailable
+from rorqual_runtime.errors import Unavailable, Unsupported
 
 from rorqual_gateway.http_protocol import EdgeProtocol
 
@@ -57,7 +60,23 @@ def _drop_lost_clients(listener: socket.socket) -> None:
     listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, STALLED_CLIENT_S * 1000)
 
 
-def make_server(app: FastAPI, *, shutdown_s: float) -> EmbeddedServer:
+@dataclass(frozen=True, slots=True)
+class TlsFiles:
+    """A certificate chain and its key, both PEM."""
+
+    cert: Path
+    key: Path
+
+    def check(self) -> None:
+        """Raises: Unsupported naming what is wrong with the pair."""
+        try:
+            ssl.create_default_context(ssl.Purpose.CLIENT_AUTH).load_cert_chain(self.cert, self.key)
+        except (OSError, ssl.SSLError) as error:
+            reason = error.strerror or getattr(error, "reason", "") or "it cannot be read"
+            raise Unsupported(f"RORQUAL_GATEWAY_TLS_CERT, _TLS_KEY: {reason}") from error
+
+
+def make_server(app: FastAPI, *, shutdown_s: float, tls: TlsFiles | None = None) -> EmbeddedServer:
     """A server for `app`; run it with `serve(sockets=[...])`, end it with `should_exit`."""
     config = uvicorn.Config(
         app,
@@ -67,6 +86,8 @@ def make_server(app: FastAPI, *, shutdown_s: float) -> EmbeddedServer:
         log_config=None,
         access_log=False,
         server_header=False,
+        ssl_certfile=tls.cert if tls else None,
+        ssl_keyfile=str(tls.key) if tls else None,
         timeout_keep_alive=75,
         timeout_graceful_shutdown=max(1, int(shutdown_s)),
     )

@@ -1,6 +1,9 @@
 """Settings of the gateway, read once at start."""
 
-from pydantic import Field, field_validator
+from pathlib import Path
+from typing import Self
+
+from pydantic import Field, field_validator, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from rorqual_gateway.cors import parse_cors_origins
@@ -14,6 +17,10 @@ class GatewaySettings(BaseSettings):
 
     host: str = Field("127.0.0.1", description="address to listen on")
     port: int = Field(8000, ge=0, le=65535, description="port to listen on; 0 = any free one")
+    tls_cert: Path | None = Field(
+        None, description="certificate chain in PEM; with it the gateway speaks HTTPS only"
+    )
+    tls_key: Path | None = Field(None, description="private key of tls_cert in PEM, no passphrase")
     api_keys: str = Field(
         "",
         repr=False,
@@ -85,6 +92,12 @@ class GatewaySettings(BaseSettings):
     stale_report_s: float = Field(
         3.0, gt=0, description="age at which a load report no longer counts for /ready"
     )
+
+    @model_validator(mode="after")
+    def _certificate_has_its_key(self) -> Self:
+        if (self.tls_cert is None) != (self.tls_key is None):
+            raise ValueError("tls_cert and tls_key belong together: set both or none")
+        return self
 
     @field_validator("api_keys")
     @classmethod

@@ -80,7 +80,7 @@ def test_unreadable_keys_stop_the_start_without_being_quoted(text: str) -> None:
     with pytest.raises(ValidationError) as caught:
         GatewaySettings(api_keys=text)
     assert "API keys" in str(caught.value)
-    assert "one" not in repr(GatewaySettings(api_keys="one"))
+    assert "s3cret" not in repr(GatewaySettings(api_keys="s3cret"))
 
 
 @pytest.mark.parametrize("text", ["app.example.com", "https://a.b/", "https://", "ftp://a", "null"])

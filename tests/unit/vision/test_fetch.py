@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
 import socket
 import ssl
 from collections.abc import Callable
@@ -15,6 +14,7 @@ from rorqual_vision.addresses import parse_networks
 from rorqual_vision.fetch import FetchLimits, fetch_image
 from rorqual_vision.problems import BadImage
 
+from tests.support.certificates import make_certificate
 from tests.support.web_server import answer, web_server
 
 OPEN = FetchLimits(max_bytes=1000, timeout_s=20.0, allowed=parse_networks(["127.0.0.0/8"]))
@@ -86,40 +86,6 @@ async def test_a_name_is_resolved_once_and_the_checked_address_is_asked(
             await fetch_image(server.url("/", "images.test"), CLOSED)
 
 
-def make_certificate(directory: Path, name: str) -> tuple[Path, ssl.SSLContext]:
-    """A certificate that only those who are given it trust, and a server's context with it."""
-    x509 = pytest.importorskip("cryptography.x509")
-    from cryptography.hazmat.primitives import hashes, serialization
-    from cryptography.hazmat.primitives.asymmetric import ec
-
-    key = ec.generate_private_key(ec.SECP256R1())
-    subject = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, name)])
-    now = datetime.datetime.now(datetime.UTC)
-    built = (
-        x509.CertificateBuilder()
-        .subject_name(subject)
-        .issuer_name(subject)
-        .public_key(key.public_key())
-        .serial_number(1)
-        .not_valid_before(now - datetime.timedelta(days=1))
-        .not_valid_after(now + datetime.timedelta(days=1))
-        .add_extension(x509.SubjectAlternativeName([x509.DNSName(name)]), critical=False)
-        .sign(key, hashes.SHA256())
-    )
-    certificate, secret = directory / "cert.pem", directory / "key.pem"
-    certificate.write_bytes(built.public_bytes(serialization.Encoding.PEM))
-    secret.write_bytes(
-        key.private_bytes(
-            serialization.Encoding.PEM,
-            serialization.PrivateFormat.PKCS8,
-            serialization.NoEncryption(),
-        )
-    )
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(certificate, secret)
-    return certificate, context
-
-
 async def test_tls_is_checked_for_the_hosts_name(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -131,7 +97,9 @@ async def test_tls_is_checked_for_the_hosts_name(
         return real("127.0.0.1" if is_ours else host, *args, **kwargs)
 
     monkeypatch.setattr(socket, "getaddrinfo", fake)
-    certificate, context = make_certificate(tmp_path, "images.test")
+    certificate, secret = make_certificate(tmp_path, "images.test")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate, secret)
     async with web_server({"/": answer(b"picture")}, context) as server:
         url = f"https://images.test:{server.port}/"
         with pytest.raises(BadImage, match="could not be reached"):
