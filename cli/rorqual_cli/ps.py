@@ -94,6 +94,16 @@ def load_text(load: load_pb2.LoadReport | None) -> str:
     return ", ".join(parts + _detail(load))
 
 
+def _guesses(decode: load_pb2.DecodeLoad) -> list[str]:
+    if not decode.guess_rounds_total:
+        return []
+    taken = decode.taken_guesses_total
+    share = taken / decode.guessed_tokens_total
+    return [
+        f"{share:.0%} of guesses taken, {1 + taken / decode.guess_rounds_total:.1f} tokens each"
+    ]
+
+
 def _detail(load: load_pb2.LoadReport) -> list[str]:
     match load.WhichOneof("detail"):
         case "prefill":
@@ -104,7 +114,7 @@ def _detail(load: load_pb2.LoadReport) -> list[str]:
         case "decode":
             decode = load.decode
             step = [f"{decode.step_s * 1000:.1f} ms a step"] if decode.step_s else []
-            return [f"{decode.num_running}/{decode.max_running} running", *step]
+            return [f"{decode.num_running}/{decode.max_running} running", *step, *_guesses(decode)]
         case "router":
             return [f"{load.router.queued_jobs} jobs queued"]
         case "vision" if load.vision.step_patches:

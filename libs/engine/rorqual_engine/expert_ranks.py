@@ -30,6 +30,7 @@ from rorqual_engine.models.base import CausalModel
 from rorqual_engine.models.deepseek.config import V4_ARCHITECTURE, V41_ARCHITECTURE
 from rorqual_engine.models.deepseek.model import DeepseekModel
 from rorqual_engine.models.deepseek.remote_experts import MoveFailed
+from rorqual_engine.models.drafts import Anchor, Drafts, Sampler, greedy
 from rorqual_engine.models.options import LoadOptions
 from rorqual_engine.models.registry import find_device, load_model, read_config
 from rorqual_engine.parallel import ExpertPlacement, GroupLost, ProcessExchange
@@ -73,6 +74,8 @@ class ModelSettings(Protocol):
     @property
     def keeps_quantized(self) -> bool: ...
     @property
+    def drafts(self) -> bool: ...
+    @property
     def expert_ranks(self) -> int: ...
     @property
     def expert_placement(self) -> Path | None: ...
@@ -104,6 +107,7 @@ def open_served_model(
                 settings.expert_interval_s, settings.expert_moves, settings.expert_nodes
             ),
         ),
+        drafts=settings.drafts,
         on_lost=on_lost,
     )
 
@@ -116,18 +120,21 @@ def open_model(
     dtype: str = "bfloat16",
     kernels: str = "auto",
     keeps_quantized: bool = False,
+    drafts: bool = False,
     ranks: ExpertRanks = ExpertRanks(),
     on_lost: OnLost = lambda lost: None,
 ) -> Iterator[CausalModel]:
     """A loaded model, and its workers while the block runs.
 
-    device: of this rank; on GPUs the next rank has the next one. kernels, keeps_quantized: see
-    LoadOptions.
+    device: of this rank; on GPUs the next rank has the next one. kernels, keeps_quantized,
+    drafts: see LoadOptions.
     on_lost: called from any thread, once, when a worker has ended or is too late: each step raises
     GroupLost from then on.
     Raises: what load_model raises; GroupLost, BadPlacement.
     """
-    options = LoadOptions(kernels=KernelChoice.parse(kernels), keeps_quantized=keeps_quantized)
+    options = LoadOptions(
+        kernels=KernelChoice.parse(kernels), keeps_quantized=keeps_quantized, drafts=drafts
+    )
     if ranks.size == 1:
         model = load_model(model_dir, device=device, dtype=dtype, options=options)
         with watching(model) if isinstance(model, DeepseekModel) else nullcontext():
@@ -214,7 +221,7 @@ class LeadingModel(CausalModel):
         self.max_context_tokens = model.max_context_tokens
         self.kv_layout = model.kv_layout
         self.device, self.dtype = model.device, model.dtype
-        self.num_previous_ids = model.num_previous_ids
+        self.num_previous_ids, self.num_drafts = model.num_previous_ids, model.num_drafts
 
     @property
     def worker_pids(self) -> tuple[int, ...]:
@@ -273,6 +280,11 @@ class LeadingModel(CausalModel):
     def expert_tables(self) -> list[Cards]:
         """By layer, which rank holds which experts."""
         return self._model.expert_tables()
+
+    def draft(
+        self, anchors: Sequence[Anchor], cache: PagedKvCache, sampler: Sampler = greedy
+    ) -> Drafts:
+        return self._model.draft(anchors, cache, sampler)  # no draft's experts are shared
 
     def num_replayed(self, num_stored: int) -> int:
         return self._model.num_replayed(num_stored)

@@ -110,6 +110,12 @@ class ModelSettings(BaseSettings):
         validation_alias="RORQUAL_KEEPS_QUANTIZED",
         description="matrices stored in 8 or 4 bits stay so in memory: less of it, slower steps",
     )
+    drafts: bool = Field(
+        False,
+        validation_alias="RORQUAL_DRAFTS",
+        description="the checkpoint's draft module is loaded and kept up with every row: "
+        "for prefill and decode alike",
+    )
     expert_ranks: int = Field(
         1,
         ge=1,

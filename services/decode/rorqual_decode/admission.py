@@ -16,6 +16,7 @@ from rorqual_engine.grammar import GrammarState
 from rorqual_engine.kv import PagedKvCache, PageLease
 from rorqual_engine.logit_rules import LogitEditor, make_editor
 from rorqual_engine.models.base import CausalModel
+from rorqual_engine.speculation import Memory
 from rorqual_policy.blocks import BLOCK_TOKENS, block_keys, content_key, root_key
 from rorqual_policy.provenance import BlockOrigin
 from rorqual_runtime.errors import (
@@ -46,6 +47,7 @@ T = TypeVar("T")
 ReadGrammar = Callable[[bytes], GrammarState]
 Recompile = Callable[[HandoverOffer], Awaitable[Any]]
 """Asks for a fresh ticket of an offer's grammar."""
+OpenMemory = Callable[[np.ndarray], Memory]
 
 
 class PromptBlock(NamedTuple):
@@ -89,7 +91,9 @@ class Admitter:
         *,
         read_grammar: ReadGrammar,
         recompile: Recompile,
+        open_memory: OpenMemory = lambda prompt_ids: Memory(),
     ) -> None:
+        """open_memory: the drafter's, see `Drafter.open`."""
         self._model = model
         self._cache = cache
         self._tensors = tensors
@@ -97,6 +101,7 @@ class Admitter:
         self._windows = WindowFetcher(tensors, cache, model)
         self._read_grammar = read_grammar
         self._recompile = recompile
+        self._open_memory = open_memory
         self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="first-token")
 
     def close(self) -> None:
@@ -192,6 +197,7 @@ class Admitter:
             grammar=grammar,
             editor=self._editor(offer, token_ids, stop),
             window=reserved.window,
+            memory=self._open_memory(token_ids),
         )
         fresh = range(min(offer.num_stored_blocks, len(keys)), len(keys))
         return sequence, [

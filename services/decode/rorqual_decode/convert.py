@@ -246,3 +246,6 @@ def fill_load(report: load_pb2.LoadReport, facts: LoadFacts, engine: EngineFacts
     report.decode.num_reserved_pages = engine.num_used_pages
     report.decode.step_s = facts.step_s
     fill_expert_load(report, engine.experts)
+    report.decode.guess_rounds_total = facts.guesses.num_rounds
+    report.decode.guessed_tokens_total = facts.guesses.num_guessed
+    report.decode.taken_guesses_total = facts.guesses.num_taken

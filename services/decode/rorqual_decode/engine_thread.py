@@ -18,8 +18,9 @@ from rorqual_runtime.errors import Internal
 
 from rorqual_decode.block_writer import BlockTraits, BlockWriter
 from rorqual_decode.generation import Emission, FinishReason
-from rorqual_decode.running import KeptWindow, Running
+from rorqual_decode.running import CompletedBlock, KeptWindow, Running
 from rorqual_decode.sampling import choose_tokens
+from rorqual_decode.speculation import NO_SPECULATION, Speculation
 
 _STEP_WEIGHT = 0.1
 
@@ -37,7 +38,8 @@ class ForwardModel(Protocol):
 class DecodeEngine:
     """Steps all sequences together in its own thread.
 
-    Each step: let go of cancelled sequences, take new ones in, one forward, one token a sequence.
+    Each step: let go of cancelled sequences, take new ones in, guesses, one forward, one token a
+    sequence and one more for each guess that holds.
     on_output and on_window are called in the engine thread and must not block; on_window gets the
     window behind the last block that a sequence completed, once it has left.
     """
@@ -49,12 +51,14 @@ class DecodeEngine:
         writer: BlockWriter,
         on_output: Callable[[list[Emission]], None],
         on_window: Callable[[KeptWindow], None] = lambda kept: None,
+        speculation: Speculation = NO_SPECULATION,
     ) -> None:
         self._model = model
         self._cache = cache
         self._writer = writer
         self._on_output = on_output
         self._on_window = on_window
+        self._speculation = speculation
         self._running: list[Running] = []
         self._arrived: list[Running] = []
         self._has_cancelled = False
@@ -147,31 +151,32 @@ class DecodeEngine:
         return emissions
 
     def _step(self) -> list[Emission]:
-        """One token for every running sequence."""
+        """At least one token for every running sequence."""
         sequences = self._running
+        self._speculation.guess(sequences)
         logits = self._model.forward([s.chunk for s in sequences], self._cache)
-        for sequence in sequences:
-            if (block := sequence.completed_block()) is not None:
-                self._keep(sequence, *block)
         emissions = choose_tokens(logits, sequences)
+        for sequence in sequences:
+            for block in sequence.completed:
+                self._keep(sequence, block)
         if any(emission.finish for emission in emissions):
             self._drop_finished(emissions)
         return emissions
 
-    def _keep(self, sequence: Running, page: int, key: bytes) -> None:
-        """The block that the sequence has just completed, and the window behind it."""
+    def _keep(self, sequence: Running, block: CompletedBlock) -> None:
+        """The block that the sequence has just completed, and the window behind it. Of rows beyond
+        it, taken or not, there are no more than a window's rings can take back."""
         spec = sequence.spec
         traits = BlockTraits(
             spec.traffic_class,
             provenance=spec.provenance,
             tenant=spec.tenant,
-            position=sequence.chunk.start // BLOCK_TOKENS,
+            position=block.num_tokens // BLOCK_TOKENS - 1,
         )
-        self._writer.offer(spec.key, key, page, sequence.hold, traits)
+        self._writer.offer(spec.key, block.key, block.page, sequence.hold, traits)
         if sequence.window is not None:
-            num_tokens = sequence.chunk.start + 1
-            snapshot = self._model.save_window(self._cache, sequence.window, num_tokens)
-            sequence.kept = KeptWindow(key, snapshot.numpy())
+            snapshot = self._model.save_window(self._cache, sequence.window, block.num_tokens)
+            sequence.kept = KeptWindow(block.key, snapshot.numpy())
 
     def _drop_finished(self, emissions: list[Emission]) -> None:
         still = []

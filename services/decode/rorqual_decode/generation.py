@@ -85,6 +85,25 @@ class Emission(NamedTuple):
     scores: tuple[TokenScores, ...]
     finish: FinishReason | None
     error: ServingError | None = None
+    num_guessed: int = 0
+    """Guesses that the step checked; all of its tokens but the last are taken ones."""
+
+
+@dataclass(slots=True)
+class GuessTotals:
+    """How guesses fared."""
+
+    num_rounds: int = 0
+    """Steps of one sequence that checked any."""
+    num_guessed: int = 0
+    num_taken: int = 0
+
+    def add(self, emission: Emission) -> None:
+        """What a step says of one sequence."""
+        if emission.num_guessed:
+            self.num_rounds += 1
+            self.num_guessed += emission.num_guessed
+            self.num_taken += max(0, len(emission.token_ids) - 1)
 
 
 @dataclass(slots=True)
@@ -97,6 +116,7 @@ class OutputStream:
     spec: GenerationSpec
     token_ids: list[int] = field(default_factory=list)
     scores: list[TokenScores] = field(default_factory=list)
+    guesses: GuessTotals = field(default_factory=GuessTotals)
     finish: FinishReason | None = None
     error: ServingError | None = None
     num_published: int = 0
@@ -111,6 +131,7 @@ class OutputStream:
         """Take over what a step produced."""
         self.token_ids.extend(emission.token_ids)
         self.scores.extend(emission.scores)
+        self.guesses.add(emission)
         if emission.finish is not None:
             self.finish, self.error = emission.finish, emission.error
 

@@ -44,6 +44,9 @@ class GenerationSpan:
             attributes["rorqual.time_to_first_token_s"] = (
                 stream.first_token_unix_s - spec.submitted_unix_s
             )
+        if stream.guesses.num_rounds:
+            attributes["rorqual.guessed_tokens"] = stream.guesses.num_guessed
+            attributes["rorqual.taken_guesses"] = stream.guesses.num_taken
         self._span.set_attributes(attributes)
         if stream.error is not None:
             self._span.set_status(Status(StatusCode.ERROR, stream.error.message))

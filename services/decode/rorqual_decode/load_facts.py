@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 from rorqual_runtime.expert_load import ExpertLoad
 
+from rorqual_decode.generation import GuessTotals
+
 
 @dataclass(frozen=True, slots=True)
 class LoadFacts:
@@ -17,6 +19,7 @@ class LoadFacts:
     max_running: int
     kv_tokens: int
     step_s: float
+    guesses: GuessTotals
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -9,11 +10,11 @@ import numpy as np
 from rorqual_engine.batch import SequenceChunk
 from rorqual_engine.grammar import GrammarState
 from rorqual_engine.logit_rules import LogitEditor
+from rorqual_engine.speculation import Memory
 from rorqual_policy.blocks import BLOCK_TOKENS
-from rorqual_runtime.errors import Internal
 
 from rorqual_decode.block_chain import BlockChain
-from rorqual_decode.generation import Emission, FinishReason, GenerationSpec, TokenScores
+from rorqual_decode.generation import FinishReason, GenerationSpec
 from rorqual_decode.page_hold import PageHold
 from rorqual_decode.stopping import StopRule
 
@@ -25,11 +26,21 @@ class KeptWindow(NamedTuple):
     snapshot: np.ndarray
 
 
+class CompletedBlock(NamedTuple):
+    """A block whose last token has got its KV."""
+
+    page: int
+    key: bytes
+    num_tokens: int
+    """Up to its end."""
+
+
 @dataclass(eq=False, slots=True)
 class Running:
     """A sequence with its pages. Owned by whoever steps it: first the handover, then the engine.
 
-    The KV of all tokens but the last one is in `pages`; that one is the next row to run.
+    The KV of all tokens but the last one is in `pages`; that one is the next row to run, and
+    guesses about those behind it are the rows after.
     """
 
     spec: GenerationSpec
@@ -45,8 +56,12 @@ class Running:
     """Window slot; None where the model has no windows."""
     kept: KeptWindow | None = field(default=None, init=False)
     """Window behind the last block that was completed here."""
+    memory: Memory = field(default_factory=Memory)
+    """What the drafter keeps of it."""
+    completed: list[CompletedBlock] = field(default_factory=list, init=False)
+    """By the last step."""
     chunk: SequenceChunk = field(init=False)
-    """The next row to run; valid once the first token is there."""
+    """The next rows to run; valid once the first token is there."""
     is_cancelled: bool = False
     """Set from any thread; the engine lets go at its next step."""
 
@@ -59,31 +74,52 @@ class Running:
         """Absolute position of the token to draw next: the length of the sequence so far."""
         return self.spec.num_prompt_tokens + self.num_output
 
+    @property
+    def num_left(self) -> int:
+        """Tokens it may still give."""
+        return self.stop.max_output_tokens - self.num_output
+
+    @property
+    def num_rows(self) -> int:
+        """Rows of logits that the next step has for it."""
+        return max(1, len(self.chunk.token_ids))
+
+    def propose(self, token_ids: Sequence[int]) -> None:
+        """The next step also runs these guesses, fewer than num_left."""
+        self.chunk.token_ids = (*self.chunk.token_ids, *token_ids)
+        self.chunk.all_logits = True
+
     def admit(self, token_id: int) -> int:
         """The drawn token, or the one that its grammar needs now to be complete in time."""
         if self.grammar is None:
             return token_id
-        return self.grammar.admit(token_id, self.stop.max_output_tokens - self.num_output - 1)
+        return self.grammar.admit(token_id, self.num_left - 1)
 
-    def take(self, token_id: int, scores: TokenScores | None) -> Emission:
-        """Append one sampled token; the emission says whether the sequence ends with it."""
-        self.chunk.token_ids = (token_id,)
-        self.chunk.start += 1
+    def take(self, token_id: int) -> FinishReason | None:
+        """Append one sampled token; says whether the sequence ends with it."""
         self.num_output += 1
         if self.editor is not None:
             self.editor.note(token_id)
         if self.grammar is not None and not self.grammar.accept(token_id):
-            error = Internal(f"token {token_id} was drawn against its grammar")
-            return Emission(self.spec.key, (), (), FinishReason.ERROR, error)
+            return FinishReason.ERROR
         grammar_finished = self.grammar is not None and self.grammar.is_finished
-        return Emission(
-            self.spec.key,
-            (token_id,),
-            () if scores is None else (scores,),
-            self.stop.finish_after(token_id, self.num_output, grammar_finished),
-        )
+        return self.stop.finish_after(token_id, self.num_output, grammar_finished)
 
-    def completed_block(self) -> tuple[int, bytes] | None:
-        """After a forward over this sequence's row: page and key of the block it completed."""
-        key = self.chain.push(int(self.chunk.token_ids[0]))
-        return None if key is None else (self.pages[self.chunk.start // BLOCK_TOKENS], key)
+    def end_step(self, token_ids: Sequence[int]) -> None:
+        """A step gave these: the rows they were drawn behind count as run, later ones do not."""
+        chunk = self.chunk
+        row_ids = [int(token_id) for token_id in chunk.token_ids[: len(token_ids)]]
+        self.completed = list(self._completed_by(row_ids))
+        if len(chunk.token_ids) > 1:
+            self.memory.note_verdict(len(chunk.token_ids) - 1, len(token_ids) - 1)
+        self.memory.note_tokens(token_ids)
+        chunk.start += len(token_ids)
+        chunk.token_ids = tuple(token_ids[-1:])
+        chunk.all_logits = False
+
+    def _completed_by(self, row_ids: Sequence[int]) -> Iterator[CompletedBlock]:
+        for position, token_id in enumerate(row_ids, self.chunk.start):
+            key = self.chain.push(token_id)
+            if key is not None:
+                page = self.pages[position // BLOCK_TOKENS]
+                yield CompletedBlock(page, key, position + 1)

@@ -1,15 +1,23 @@
-"""One token for every row of a step."""
+"""From a step's logits to tokens, guesses checked on the way.
+
+A guess is taken where it equals the token drawn behind the row before it, with all that the
+sequence's rules, mask and noise say at that place. So nothing but time depends on guesses. The
+other way to check them, accepting by the ratio of two distributions, takes somewhat more of them,
+but then a seed no longer names one answer: it would change with load, instance and drafter.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
+from itertools import accumulate
 
 import torch
 from rorqual_engine.grammar import new_bitmask
 from rorqual_engine.sampling import RowLogprobs, SamplingState, sample
+from rorqual_runtime.errors import Internal
 
-from rorqual_decode.generation import Emission, SamplingSpec, TokenScores
+from rorqual_decode.generation import Emission, FinishReason, SamplingSpec, TokenScores
 from rorqual_decode.running import Running
 
 _GREEDY = SamplingState()
@@ -35,23 +43,95 @@ def is_cheap_draw(spec: SamplingSpec, *, has_grammar: bool) -> bool:
     return spec.temperature <= 0 and spec.num_logprobs is None and not has_grammar
 
 
-def choose_tokens(logits: torch.Tensor, sequences: Sequence[Running]) -> list[Emission]:
-    """Draw the next token of every sequence and append it there.
+@dataclass(slots=True)
+class _Walk:
+    """One sequence's way along its rows of one step, for as long as its guesses hold."""
 
-    logits: float32 [len(sequences), vocab]
-    """
-    states = [sampling_state(s.spec.sampling, s.next_position) for s in sequences]
-    editors = [s.editor for s in sequences]
-    sampled = sample(logits, states, _bitmask(logits, sequences), editors)
-    drawn_ids = sampled.ids.tolist()
-    emissions = []
-    for row, sequence in enumerate(sequences):
-        drawn, logprobs = drawn_ids[row], sampled.logprobs[row]
-        token_id = sequence.admit(drawn)
+    sequence: Running
+    first_row: int
+    token_ids: list[int] = field(default_factory=list)
+    scores: list[TokenScores] = field(default_factory=list)
+    finish: FinishReason | None = None
+
+    @property
+    def goes_on(self) -> bool:
+        """The next row's input is the token that has been drawn before it."""
+        depth = len(self.token_ids)
+        if self.finish is not None or depth == self.sequence.num_rows:
+            return False
+        return depth == 0 or self.sequence.chunk.token_ids[depth] == self.token_ids[-1]
+
+    def next_rows(self) -> range:
+        """Those that can be drawn for now: what a rule, mask or score is to be, a row can only say
+        when the one before has its token."""
+        sequence = self.sequence
+        is_plain = sequence.grammar is None and sequence.editor is None
+        draws_ahead = is_plain and sequence.spec.sampling.num_logprobs is None
+        depth = len(self.token_ids)
+        last = sequence.num_rows if draws_ahead else depth + 1
+        return range(self.first_row + depth, self.first_row + last)
+
+    def take(
+        self, logits: torch.Tensor, row: int, drawn: int, logprobs: RowLogprobs | None
+    ) -> None:
+        """What was drawn from this row of the logits, or what the grammar needs instead."""
+        token_id = self.sequence.admit(drawn)
         if logprobs is not None and token_id != drawn:
             logprobs = replace(logprobs, logprob=_logprob(logits[row], token_id))
-        emissions.append(sequence.take(token_id, _scores(token_id, logprobs)))
-    return emissions
+        self.finish = self.sequence.take(token_id)
+        if self.finish is FinishReason.ERROR:
+            return
+        self.token_ids.append(token_id)
+        if logprobs is not None:
+            self.scores.append(_scores(token_id, logprobs))
+
+    def end(self) -> Emission:
+        """What the step gave the sequence."""
+        num_guessed = self.sequence.num_rows - 1
+        self.sequence.end_step(self.token_ids)
+        is_fault = self.finish is FinishReason.ERROR
+        error = Internal("a token was drawn against its grammar") if is_fault else None
+        ids, scores = tuple(self.token_ids), tuple(self.scores)
+        return Emission(self.sequence.spec.key, ids, scores, self.finish, error, num_guessed)
+
+
+def choose_tokens(logits: torch.Tensor, sequences: Sequence[Running]) -> list[Emission]:
+    """Draw the next tokens of every sequence and append them there: one, and one more for each
+    guess that turns out to be the token drawn.
+
+    logits: float32 [rows of all sequences, vocab]
+    """
+    firsts = accumulate((sequence.num_rows for sequence in sequences), initial=0)
+    walks = [_Walk(sequence, first) for sequence, first in zip(sequences, firsts, strict=False)]
+    going = walks
+    while going:
+        _advance(logits, going)
+        going = [walk for walk in going if walk.goes_on]
+    return [walk.end() for walk in walks]
+
+
+def _advance(logits: torch.Tensor, walks: Sequence[_Walk]) -> None:
+    """Each walk by the rows that can be drawn for now."""
+    owners = [(walk, row) for walk in walks for row in walk.next_rows()]
+    part = logits
+    if len(owners) < len(logits):
+        part = logits[[row for _, row in owners]]
+    sequences = [walk.sequence for walk, _ in owners]
+    states = [
+        sampling_state(w.sequence.spec.sampling, w.sequence.next_position + _depth(w, row))
+        for w, row in owners
+    ]
+    editors = [sequence.editor for sequence in sequences]
+    sampled = sample(part, states, _bitmask(part, sequences), editors)
+    drawn_ids = sampled.ids.tolist()
+    for place, (walk, row) in enumerate(owners):
+        if walk.goes_on and _depth(walk, row) == 0:
+            walk.take(part, place, drawn_ids[place], sampled.logprobs[place])
+
+
+def _depth(walk: _Walk, row: int) -> int:
+    """How many of the walk's rows come before this one and have no token yet."""
+    return row - walk.first_row - len(walk.token_ids)
 
 
 def _logprob(row: torch.Tensor, token_id: int) -> float:
@@ -69,9 +149,7 @@ def _bitmask(logits: torch.Tensor, sequences: Sequence[Running]) -> torch.Tensor
     return bitmask
 
 
-def _scores(token_id: int, logprobs: RowLogprobs | None) -> TokenScores | None:
-    if logprobs is None:
-        return None
+def _scores(token_id: int, logprobs: RowLogprobs) -> TokenScores:
     return TokenScores(
         token_id, logprobs.logprob, tuple(logprobs.top_ids), tuple(logprobs.top_logprobs)
     )

@@ -31,6 +31,7 @@ from rorqual_decode.generation import (
     FinishReason,
     GenerationKey,
     GenerationSpec,
+    GuessTotals,
     OutputStream,
 )
 from rorqual_decode.generation_span import GenerationSpan
@@ -83,6 +84,8 @@ class DecodeService:
         self._settings = settings
         self._clock = clock
         self._tracer = tracer
+        self.guess_totals = GuessTotals()
+        """Of all generations since the start."""
         self._entries: dict[GenerationKey, Entry] = {}
         self._cancelled = CancelledIds(clock)
         self._num_active = 0
@@ -147,6 +150,7 @@ class DecodeService:
     def on_emissions(self, emissions: list[Emission]) -> None:
         """Take over what one step produced."""
         for emission in emissions:
+            self.guess_totals.add(emission)
             entry = self._entries.get(emission.key)
             if entry is None or not entry.is_active:
                 continue  # it was cancelled or timed out while the step ran
@@ -319,6 +323,7 @@ class DecodeService:
             max_running=self._settings.max_running,
             kv_tokens=sum(sequence.next_position for sequence in running),
             step_s=self._engine.step_s,
+            guesses=self.guess_totals,
         )
 
     def _running(self) -> Iterator[Running]:

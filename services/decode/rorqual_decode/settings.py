@@ -5,6 +5,7 @@ from pathlib import Path
 from pydantic import Field
 from pydantic_settings import SettingsConfigDict
 from rorqual_policy import AGENT_LIFETIME_S, CHAT_LIFETIME_S
+from rorqual_policy.draft_budget import MOST_GUESSES, DrafterName, GuessSchedule
 from rorqual_policy.provenance import StoredReplays
 from rorqual_runtime.blockstore import IoMode
 from rorqual_runtime.settings import ModelSettings
@@ -29,6 +30,17 @@ class DecodeSettings(ModelSettings):
         256 << 20, ge=0, description="memory for kept window states; the oldest leave first"
     )
     max_running: int = Field(64, gt=0, description="generations that run at a time")
+    drafter: DrafterName = Field(
+        "none", description="who guesses tokens for a step to check: none, ngram or dspark"
+    )
+    num_guesses: int = Field(
+        5, ge=1, le=MOST_GUESSES, description="most guesses about one sequence a step"
+    )
+    guess_schedule: GuessSchedule = Field(
+        "current",
+        description="guesses checked by their own confidences, by lagged ones, or always all: "
+        "current, lagged, fixed",
+    )
     handover_timeout_s: float = Field(
         10.0, gt=0, description="longest a handover may take, from request to reply"
     )

@@ -16,6 +16,7 @@ from rorqual_engine.grammar import GrammarState, load_tokenizer_info
 from rorqual_engine.huge_pages import move_to_huge_pages
 from rorqual_engine.kv import PagedKvCache
 from rorqual_engine.models.base import CausalModel
+from rorqual_engine.speculation import Drafter, open_drafter
 from rorqual_policy.blocks import block_lifetime_s
 from rorqual_policy.eviction import ValueEviction
 from rorqual_policy.provenance import Provenance
@@ -43,8 +44,9 @@ from rorqual_decode.publisher import TokenPublisher
 from rorqual_decode.registrar import BlockRegistrar
 from rorqual_decode.service import DecodeService
 from rorqual_decode.settings import DecodeSettings
+from rorqual_decode.speculation import Speculation
 from rorqual_decode.token_sink import BusTokenSink
-from rorqual_decode.warm_up import warm_up
+from rorqual_decode.warm_up import measure_steps, warm_up
 
 _CLOSE_S = 2.0
 _REGISTER_TIMEOUT_S = 2.0
@@ -82,10 +84,12 @@ async def open_decode(
             with log_duration(log, "weights loaded"):
                 model = await asyncio.to_thread(_load, settings, stack)
         cache = model.new_cache(settings.num_pages, num_windows=settings.num_windows)
+        drafter = _open_drafter(settings, model, cache)
         with log_duration(log, "kernels warm"):
             await asyncio.to_thread(warm_up, model, cache)
         await asyncio.to_thread(move_to_huge_pages, model.device)
-        instance = await _build(ctx, settings, model, cache, stack)
+        speculation = await asyncio.to_thread(_speculation, settings, model, cache, drafter)
+        instance = await _build(ctx, settings, model, cache, drafter, speculation, stack)
         await _serve(ctx, instance, model)
         ctx.mark_ready()
         yield instance
@@ -100,11 +104,34 @@ def _load(settings: DecodeSettings, stack: AsyncExitStack) -> CausalModel:
         raise Unsupported(str(error)) from error
 
 
+def _open_drafter(settings: DecodeSettings, model: CausalModel, cache: PagedKvCache) -> Drafter:
+    """Raises: Unsupported."""
+    try:
+        return open_drafter(settings.drafter, model, cache, settings.num_guesses)
+    except EngineError as error:
+        raise Unsupported(str(error)) from error
+
+
+def _speculation(
+    settings: DecodeSettings, model: CausalModel, cache: PagedKvCache, drafter: Drafter
+) -> Speculation:
+    """Blocks: times some steps where the schedule needs to know them."""
+    if not drafter.num_guesses or settings.guess_schedule == "fixed":
+        return Speculation(drafter)
+    most_rows = settings.max_running * (1 + drafter.num_guesses)
+    with log_duration(log, "steps measured"):
+        profile = measure_steps(model, cache, most_rows)
+    log.info("step profile", extra=profile._asdict())
+    return Speculation(drafter, settings.guess_schedule, profile)
+
+
 async def _build(
     ctx: ServiceContext,
     settings: DecodeSettings,
     model: CausalModel,
     cache: PagedKvCache,
+    drafter: Drafter,
+    speculation: Speculation,
     stack: AsyncExitStack,
 ) -> DecodeInstance:
     """Make the parts; each is closed by the stack before those it uses."""
@@ -123,6 +150,7 @@ async def _build(
         ctx.tensors,
         read_grammar=await asyncio.to_thread(_grammar_reader, settings, model),
         recompile=partial(_recompile, ctx.bus),
+        open_memory=drafter.open,
     )
     stack.callback(admitter.close)
     windows = WindowExchange(
@@ -140,6 +168,7 @@ async def _build(
         writer,
         on_output=lambda out: _post(loop, service.on_emissions, out),
         on_window=lambda kept: _post(loop, partial(windows.keep, kept.key), kept.snapshot),
+        speculation=speculation,
     )
     service = DecodeService(
         engine=engine,

@@ -14,11 +14,11 @@ from rorqual_engine.kernels.registry import KernelChoice
 from rorqual_engine.logit_rules import LogitEditor, LogitRules
 from rorqual_engine.models import load_model
 from rorqual_engine.models.base import CausalModel
-from rorqual_engine.models.deepseek.dspark import Anchor
 from rorqual_engine.models.deepseek.model import DeepseekModel
 from rorqual_engine.models.deepseek.vision import VisionTower
 from rorqual_engine.models.deepseek.vocabulary import STORED
 from rorqual_engine.models.device_kernels import DeviceKernels
+from rorqual_engine.models.drafts import Anchor
 from rorqual_engine.models.options import LoadOptions
 from rorqual_engine.models.registry import read_config
 from rorqual_engine.prepare.random_v41 import write_random_v41

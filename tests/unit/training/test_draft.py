@@ -10,8 +10,8 @@ import torch
 from rorqual_engine.batch import SequenceChunk
 from rorqual_engine.models import load_model
 from rorqual_engine.models.deepseek.config import DeepseekConfig
-from rorqual_engine.models.deepseek.dspark import Anchor
 from rorqual_engine.models.deepseek.model import DeepseekModel
+from rorqual_engine.models.drafts import Anchor
 from rorqual_engine.models.options import LoadOptions
 from rorqual_engine.prepare.random_v41 import write_random_v41
 

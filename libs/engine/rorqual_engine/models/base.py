@@ -9,6 +9,7 @@ import torch
 
 from rorqual_engine.batch import SequenceChunk
 from rorqual_engine.kv import KvLayout, PagedKvCache
+from rorqual_engine.models.drafts import Anchor, Drafts, Sampler, greedy
 from rorqual_engine.parallel.load import ExpertLoad
 
 
@@ -29,6 +30,8 @@ class CausalModel(ABC):
     expert_loads: Sequence[ExpertLoad] = ()
     """What the experts of every layer were asked for lately; empty where there are none, or where
     nobody looks (see `expert_balance`)."""
+    num_drafts: int = 0
+    """Tokens that the draft module guesses at once; 0 = none is loaded."""
 
     @abstractmethod
     def forward(self, chunks: Sequence[SequenceChunk], cache: PagedKvCache) -> torch.Tensor:
@@ -57,3 +60,9 @@ class CausalModel(ABC):
     ) -> None:
         """Puts a snapshot of exactly num_tokens tokens into a slot."""
         raise NotImplementedError("this model has no windows")
+
+    def draft(
+        self, anchors: Sequence[Anchor], cache: PagedKvCache, sampler: Sampler = greedy
+    ) -> Drafts:
+        """A block of guesses behind the last token of each sequence; at least one."""
+        raise NotImplementedError("this model has no draft module")

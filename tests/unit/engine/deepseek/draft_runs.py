@@ -12,9 +12,8 @@ import torch
 from rorqual_engine.batch import SequenceChunk
 from rorqual_engine.kv import PagedKvCache, PageLease
 from rorqual_engine.models import load_model
-from rorqual_engine.models.deepseek.dspark import Anchor
-from rorqual_engine.models.deepseek.dspark_heads import Drafts
 from rorqual_engine.models.deepseek.model import DeepseekModel
+from rorqual_engine.models.drafts import Anchor, Drafts
 from rorqual_engine.models.options import LoadOptions
 
 from tests.support.deepseek_reference import DraftReference, Rule, TextReference

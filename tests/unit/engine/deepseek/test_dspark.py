@@ -9,8 +9,8 @@ import pytest
 import torch
 from rorqual_engine.errors import BadChunk
 from rorqual_engine.models import load_model
-from rorqual_engine.models.deepseek.dspark import Anchor
 from rorqual_engine.models.deepseek.model import DeepseekModel
+from rorqual_engine.models.drafts import Anchor
 from rorqual_engine.prepare.random_v41 import TINY_V41, random_tensors, write_random_v41
 
 from tests.support.deepseek_reference import DraftReference, Rule, TextReference

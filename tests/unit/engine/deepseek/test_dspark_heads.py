@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from rorqual_engine.models.deepseek.dspark_heads import by_temperature
 from rorqual_engine.models.deepseek.model import DeepseekModel
+from rorqual_engine.models.drafts import as_the_target_draws
 from rorqual_engine.prepare.random_v41 import TINY_V41, write_random_v41
 from rorqual_engine.sampling import SamplingState, sample
 
@@ -30,8 +30,8 @@ def test_guesses_are_drawn_from_the_logits_that_are_returned(model: DeepseekMode
         running.prefill(IDS[:30])
         anchors = [running.anchor(9)] * 400
         states = [SamplingState(temperature=1.5, seed=s, position=31) for s in range(400)]
-        found = model.draft(anchors, running.cache, by_temperature(states))
-        again = model.draft(anchors[:7], running.cache, by_temperature(states[:7]))
+        found = model.draft(anchors, running.cache, as_the_target_draws(states))
+        again = model.draft(anchors[:7], running.cache, as_the_target_draws(states[:7]))
     assert torch.equal(found.tokens[:7], again.tokens)
     assert torch.equal(found.logits[:, 0], found.logits[:1, 0].expand(400, -1))
     chances = torch.softmax(found.logits[0, 0] / 1.5, -1)
@@ -43,18 +43,20 @@ def test_guesses_are_drawn_from_the_logits_that_are_returned(model: DeepseekMode
     assert len({float(row[0]) for row in by_first.values()}) > 1
 
 
-def test_every_place_of_a_block_has_noise_of_its_own() -> None:
-    logits = torch.zeros(50, 1000)
+def test_every_place_of_a_block_has_the_noise_of_the_targets_draw_there() -> None:
+    """Also its cuts: where the logits are the model's own, so is the token."""
+    logits = torch.randn(50, 1000, generator=torch.Generator().manual_seed(0))
 
     def states(position: int) -> list[SamplingState]:
-        return [SamplingState(temperature=1.0, seed=s, position=position) for s in range(50)]
+        return [
+            SamplingState(1.0 - row % 2, top_k=row, seed=row, position=position, num_logprobs=1)
+            for row in range(50)
+        ]
 
-    draw = by_temperature(states(31))
+    draw = as_the_target_draws(states(31))
     second = draw(1, logits)
-    assert torch.equal(second, by_temperature(states(32))(0, logits))
-    assert (second != draw(0, logits)).sum() > 45
-    judged = torch.from_numpy(sample(logits, states(32)).ids)  # the model's own draw there
-    assert (second != judged).sum() > 45
+    assert second.tolist() == sample(logits, states(32)).ids.tolist()
+    assert (second != draw(0, logits)).sum() > 20
 
 
 def test_confidence_temperatures(tmp_path: Path, model: DeepseekModel) -> None:

@@ -8,7 +8,7 @@ again. A block is the last token, which the model has not run yet, and noise beh
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import torch
 from torch.nn import functional
@@ -16,7 +16,7 @@ from torch.nn import functional
 from rorqual_engine.models.deepseek.checkpoint import DeepseekWeights
 from rorqual_engine.models.deepseek.config import DeepseekConfig
 from rorqual_engine.models.deepseek.dspark_attention import BlockAttention, BlockRows
-from rorqual_engine.models.deepseek.dspark_heads import DraftHeads, Drafts, GuessRows, Sampler
+from rorqual_engine.models.deepseek.dspark_heads import DraftHeads, GuessRows
 from rorqual_engine.models.deepseek.head import FinalHead
 from rorqual_engine.models.deepseek.layer import Streams
 from rorqual_engine.models.deepseek.mhc import HyperConnection
@@ -26,23 +26,10 @@ from rorqual_engine.models.deepseek.plan import LayerPlan
 from rorqual_engine.models.deepseek.rope import RopeTable, rotate
 from rorqual_engine.models.deepseek.state import KvViews
 from rorqual_engine.models.deepseek.step import Rows
+from rorqual_engine.models.drafts import Anchor, Drafts, Sampler
 from rorqual_engine.models.linear import Linear
 
 _MAIN = "mtp.0.main_proj.weight"
-
-
-@dataclass(frozen=True)
-class Anchor:
-    """Where a block of guesses begins."""
-
-    token_id: int
-    """The last token; the model has not run it."""
-    position: int
-    """Its position: so many tokens are in the sequence's state."""
-    window: int
-    """The sequence's window slot."""
-    window_floor: int = 0
-    """Nothing before this position is read: where a replay began."""
 
 
 class Taps:

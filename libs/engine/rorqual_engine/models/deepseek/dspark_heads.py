@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -11,13 +10,7 @@ from torch.nn import functional
 from rorqual_engine.models.deepseek.checkpoint import DeepseekWeights
 from rorqual_engine.models.deepseek.config import DeepseekConfig
 from rorqual_engine.models.deepseek.norms import exact_product
-from rorqual_engine.sampling import SamplingState, sample
-
-_DRAFT_SEED = 0x5DEECE66D
-"""Guesses must not be drawn with the noise that later judges them."""
-
-Sampler = Callable[[int, torch.Tensor], torch.Tensor]
-"""(k, fp32 logits [S, V]) -> int64 [S], the k-th guess of every block, k from 0."""
+from rorqual_engine.models.drafts import Drafts, Sampler
 
 
 @dataclass(frozen=True)
@@ -28,44 +21,6 @@ class GuessRows:
     """[S, g, D], before the final norm"""
     logits: torch.Tensor
     """fp32 [S, g, V], before the tokens between are known"""
-
-
-@dataclass(frozen=True)
-class Drafts:
-    """S blocks of g guesses."""
-
-    tokens: torch.Tensor
-    """int64 [S, g]"""
-    logits: torch.Tensor
-    """fp32 [S, g, V]: what each was drawn from"""
-    raw_confidences: torch.Tensor
-    """fp32 [S, g], before temperature and sigmoid"""
-    confidences: torch.Tensor
-    """fp32 [S, g]: chance that a guess is accepted when all before it are"""
-
-
-def greedy(k: int, logits: torch.Tensor) -> torch.Tensor:
-    """The likeliest token of every row."""
-    del k
-    return logits.argmax(-1)
-
-
-def by_temperature(states: Sequence[SamplingState]) -> Sampler:
-    """Draws from softmax(logits / temperature), by the seed and position of each block's first
-    guess; what else a state asks for only the model's own logits must obey."""
-
-    def draw(k: int, logits: torch.Tensor) -> torch.Tensor:
-        here = [
-            SamplingState(
-                temperature=state.temperature,
-                seed=state.seed ^ _DRAFT_SEED,
-                position=state.position + k,
-            )
-            for state in states
-        ]
-        return torch.from_numpy(sample(logits, here).ids).to(logits.device)
-
-    return draw
 
 
 class DraftHeads:

@@ -18,8 +18,7 @@ from rorqual_engine.kv import LAYOUT_VERSION, PagedKvCache
 from rorqual_engine.models.base import CausalModel
 from rorqual_engine.models.deepseek.checkpoint import DeepseekWeights
 from rorqual_engine.models.deepseek.config import DeepseekConfig
-from rorqual_engine.models.deepseek.dspark import Anchor, DsparkModule
-from rorqual_engine.models.deepseek.dspark_heads import Drafts, Sampler, greedy
+from rorqual_engine.models.deepseek.dspark import DsparkModule
 from rorqual_engine.models.deepseek.engram import EngramGrams
 from rorqual_engine.models.deepseek.head import FinalHead
 from rorqual_engine.models.deepseek.indexer import Selection
@@ -31,6 +30,7 @@ from rorqual_engine.models.deepseek.rope import RopeTable
 from rorqual_engine.models.deepseek.state import KvViews, load_window, save_window
 from rorqual_engine.models.deepseek.step import Rows, remember, rows_of
 from rorqual_engine.models.device_kernels import kernels_for
+from rorqual_engine.models.drafts import Anchor, Drafts, Sampler, greedy
 from rorqual_engine.models.options import LoadOptions
 from rorqual_engine.models.weights import Weights
 from rorqual_engine.parallel.load import LayerLoad
@@ -93,6 +93,7 @@ class DeepseekModel(CausalModel):
         if config.dspark is not None:
             parts = self._embedding, self._head.output, main
             self.dspark = DsparkModule(weights, config, *parts)
+            self.num_drafts = config.dspark.block
         self._grams: EngramGrams | None = None
         if config.engram is not None:
             self._grams = EngramGrams(weights, config)
@@ -214,7 +215,6 @@ class DeepseekModel(CausalModel):
     def draft(
         self, anchors: Sequence[Anchor], cache: PagedKvCache, sampler: Sampler = greedy
     ) -> Drafts:
-        """A block of guesses behind the last token of each sequence; at least one."""
         assert self.dspark is not None
         return self.dspark.draft(anchors, self._views_of(cache), sampler)
 

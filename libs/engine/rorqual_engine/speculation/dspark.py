@@ -1,0 +1,39 @@
+"""The model's own draft module as a drafter."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from rorqual_engine.kv import PagedKvCache
+from rorqual_engine.models.base import CausalModel
+from rorqual_engine.models.drafts import Anchor, as_the_target_draws
+from rorqual_engine.speculation.drafter import Drafter, Guesses, GuessRequest
+
+
+class DsparkDrafter(Drafter):
+    """A block of guesses from the keys that the module keeps in every window slot."""
+
+    name = "dspark"
+
+    def __init__(self, model: CausalModel, cache: PagedKvCache, num_guesses: int) -> None:
+        """model: with a draft module, see `CausalModel.num_drafts`; cache: of the sequences."""
+        assert model.num_drafts > 0
+        self._model, self._cache = model, cache
+        self.num_guesses = min(num_guesses, model.num_drafts)
+
+    def guess(self, requests: Sequence[GuessRequest]) -> list[Guesses]:
+        states = [replace(r.sampling, position=r.position) for r in requests]
+        sampler = as_the_target_draws(states)
+        drafts = self._model.draft([_anchor(r) for r in requests], self._cache, sampler)
+        both = zip(drafts.tokens.tolist(), drafts.confidences.tolist(), strict=True)
+        counts = [min(self.num_guesses, request.num_wanted) for request in requests]
+        return [
+            Guesses(tokens[:count], confidences[:count])
+            for count, (tokens, confidences) in zip(counts, both, strict=True)
+        ]
+
+
+def _anchor(request: GuessRequest) -> Anchor:
+    assert request.window is not None
+    return Anchor(request.token_id, request.position - 1, request.window)

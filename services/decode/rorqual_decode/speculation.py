@@ -1,0 +1,102 @@
+"""Which guesses a step checks: the drafter's, as many as are worth their rows."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Sequence
+
+from rorqual_engine.speculation import Drafter, Guesses, GuessRequest, NoDrafter
+from rorqual_policy.draft_budget import (
+    LAG_STEPS,
+    GuessSchedule,
+    StepProfile,
+    allocate_guesses,
+    choose_budget,
+    choose_pause_steps,
+    survivals,
+)
+
+from rorqual_decode.generation import GenerationKey
+from rorqual_decode.running import Running
+from rorqual_decode.sampling import sampling_state
+
+_GUESSING_WEIGHT = 0.1
+
+Chances = tuple[float, ...]
+
+
+class Speculation:
+    """Lets a drafter guess before every step. Used by the engine thread only."""
+
+    def __init__(
+        self,
+        drafter: Drafter,
+        schedule: GuessSchedule = "fixed",
+        profile: StepProfile | None = None,
+    ) -> None:
+        """profile: of this model here; needed unless the schedule is fixed."""
+        if schedule != "fixed" and profile is None:
+            raise ValueError(f"schedule {schedule} needs a profile of steps")
+        self._drafter, self._schedule, self._profile = drafter, schedule, profile
+        self._past: deque[dict[GenerationKey, Chances]] = deque(maxlen=LAG_STEPS)
+        self._guessing_s = 0.0
+        self._num_paused = self._last_pause = 0
+
+    def guess(self, sequences: Sequence[Running]) -> None:
+        """Put the guesses that are worth it behind the sequences' next rows."""
+        asked = [s for s in sequences if s.num_left > 1] if self._drafter.num_guesses else []
+        if not asked:
+            return
+        if self._num_paused:
+            self._num_paused -= 1
+            return
+        found = self._ask(asked)
+        lengths = self._choose_lengths(asked, found, len(sequences))
+        for sequence, guesses, length in zip(asked, found, lengths, strict=True):
+            if length:
+                sequence.propose(guesses.token_ids[:length])
+
+    def _ask(self, asked: Sequence[Running]) -> list[Guesses]:
+        began_s = time.perf_counter()
+        found = self._drafter.guess([_request(sequence) for sequence in asked])
+        took_s = time.perf_counter() - began_s
+        weight = _GUESSING_WEIGHT if self._guessing_s else 1.0
+        self._guessing_s += weight * (took_s - self._guessing_s)
+        return found
+
+    def _choose_lengths(
+        self, asked: Sequence[Running], found: Sequence[Guesses], num_sequences: int
+    ) -> list[int]:
+        if self._profile is None or self._schedule == "fixed":
+            return [len(guesses.token_ids) for guesses in found]
+        chances = [survivals(guesses.confidences) for guesses in found]
+        known = chances if self._schedule == "current" else self._lagged(asked, chances)
+        budget = choose_budget(known, num_sequences, self._profile, self._guessing_s)
+        if any(chances):
+            self._last_pause = choose_pause_steps(budget, self._last_pause)
+            self._num_paused = self._last_pause
+        return allocate_guesses(chances, budget.num_guesses)
+
+    def _lagged(self, asked: Sequence[Running], chances: Sequence[Chances]) -> list[Chances]:
+        """Of the same generations LAG_STEPS steps before; what is not known is hoped for."""
+        then = self._past[0] if len(self._past) == LAG_STEPS else {}
+        keys = [sequence.spec.key for sequence in asked]
+        self._past.append(dict(zip(keys, chances, strict=True)))
+        hoped = (1.0,) * self._drafter.num_guesses
+        return [then.get(key, hoped) for key in keys]
+
+
+NO_SPECULATION = Speculation(NoDrafter())
+
+
+def _request(sequence: Running) -> GuessRequest:
+    position = sequence.next_position
+    return GuessRequest(
+        memory=sequence.memory,
+        token_id=int(sequence.chunk.token_ids[0]),
+        position=position,
+        sampling=sampling_state(sequence.spec.sampling, position),
+        window=sequence.window,
+        num_wanted=sequence.num_left - 1,
+    )

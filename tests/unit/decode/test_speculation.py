@@ -1,0 +1,126 @@
+"""Whatever is guessed and however much of it is checked: the tokens are those without guesses."""
+
+from __future__ import annotations
+
+from collections import Counter
+from itertools import pairwise, product
+
+import numpy as np
+import pytest
+import torch
+from rorqual_decode.speculation import NO_SPECULATION, Speculation
+from rorqual_engine import sampling
+from rorqual_engine.speculation import Drafter, GuessRequest, NoDrafter
+from rorqual_engine.speculation.ngram import NgramDrafter
+from rorqual_policy.draft_budget import GuessSchedule, StepProfile
+
+from tests.unit.decode.markov import PROMPT, FunctionDrafter, MarkovModel, generate, sequence
+
+VOCAB, CELLS, NUM_TOKENS = 3, 4, 4
+WEIGHTS = torch.tensor(
+    [
+        [[1, 2, 1], [2, 1, 1], [1, 1, 2]],
+        [[1, 1, 2], [1, 2, 1], [2, 1, 1]],
+    ]
+)
+"""Of CELLS: [position % 2, token before, token]."""
+CHEAP, DEAR = StepProfile((1, 9999), (1.0, 1.1)), StepProfile((1, 9999), (1.0, 7000.0))
+SCHEDULES: tuple[GuessSchedule, ...] = ("current", "lagged", "fixed")
+
+
+@pytest.fixture
+def model() -> MarkovModel:
+    return MarkovModel((WEIGHTS / CELLS).log())
+
+
+@pytest.fixture(autouse=True)
+def _enumerated_noise(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A seed's digit at a place says in which of CELLS equal parts of [0, 1) its noise lies: all
+    seeds together are the exact distribution."""
+
+    def uniforms(seeds, positions):
+        places = np.asarray(positions) - len(PROMPT)
+        return (np.asarray(seeds) // CELLS**places % CELLS + 0.5) / CELLS
+
+    monkeypatch.setattr(sampling, "uniforms", uniforms)
+
+
+def omniscient(request: GuessRequest, count: int) -> tuple[list[int], list[float]]:
+    """Looks at the noise that will judge its guesses, and guesses right where that is high: the
+    length it gets says something of the tokens."""
+    ids, token_id = [], request.token_id
+    for position in range(request.position, request.position + count):
+        cumulative = (WEIGHTS[(position - 1) % 2, token_id].cumsum(0) / CELLS).numpy()
+        noise = sampling.uniforms([request.sampling.seed], [position])[0]
+        token_id = int(np.searchsorted(cumulative, noise, side="right"))
+        ids.append(token_id)
+    return ids, [0.95 if token_id == 2 else 0.05 for token_id in ids]
+
+
+DRAFTERS: dict[str, Drafter] = {
+    "none": NoDrafter(),
+    "ngram": NgramDrafter(3),
+    "stubborn": FunctionDrafter(2, lambda request, count: ([0] * count, [0.5] * count)),
+    "omniscient": FunctionDrafter(3, omniscient),
+}
+
+
+@pytest.mark.parametrize("profile", [CHEAP, DEAR])
+@pytest.mark.parametrize("schedule", SCHEDULES)
+@pytest.mark.parametrize("name", DRAFTERS)
+def test_the_exact_distribution_is_the_targets(
+    model: MarkovModel, name: str, schedule: GuessSchedule, profile: StepProfile
+) -> None:
+    drafter = DRAFTERS[name]
+    seeds = range(CELLS**NUM_TOKENS)
+    options = {"temperature": 1.0, "max_new_tokens": NUM_TOKENS}
+    sequences = [sequence(seed, drafter, seed=seed, **options) for seed in seeds]
+    answers = generate(model, sequences, Speculation(drafter, schedule, profile))
+    found = Counter(tuple(answer.token_ids) for answer in answers)
+    for ids in product(range(VOCAB), repeat=NUM_TOKENS):
+        path = pairwise((PROMPT[-1], *ids))
+        factors = [
+            int(WEIGHTS[(len(PROMPT) - 1 + i) % 2, before, token])
+            for i, (before, token) in enumerate(path)
+        ]
+        assert found[ids] == np.prod(factors), ids
+    if name == "omniscient" and (schedule == "fixed" or profile is CHEAP):
+        assert all(answer.num_taken for answer in answers)
+
+
+@pytest.mark.parametrize("name", ["ngram", "stubborn", "omniscient"])
+def test_a_seed_names_one_answer_whatever_guesses_and_batch(model: MarkovModel, name: str) -> None:
+    drafter = DRAFTERS[name]
+    options = {"temperature": 1.0, "max_new_tokens": 30}
+    plain = [
+        generate(model, [sequence(seed, drafter, seed=seed, **options)], NO_SPECULATION)[0]
+        for seed in range(900, 910)
+    ]
+    together = generate(
+        model,
+        [sequence(seed, drafter, seed=seed, **options) for seed in range(900, 910)],
+        Speculation(drafter),
+    )
+    assert [a.token_ids for a in together] == [a.token_ids for a in plain]
+    assert sum(a.num_guessed for a in together) > 100
+    assert all(0 < a.num_taken <= a.num_guessed for a in together)
+
+
+def test_a_schedule_that_knows_its_guesses_are_poor_checks_fewer(model: MarkovModel) -> None:
+    """And stops asking; one that looks back two steps learns it two steps later."""
+    poor = FunctionDrafter(2, lambda request, count: ([1] * count, [0.001] * count))
+    options = {"temperature": 1.0, "max_new_tokens": 20, "seed": 5}
+    profile = StepProfile((1, 3), (1.0, 1.5))
+    num_guessed = [
+        generate(model, [sequence(0, poor, **options)], Speculation(poor, s, profile))[
+            0
+        ].num_guessed
+        for s in SCHEDULES
+    ]
+    assert num_guessed[0] == 0
+    assert 0 < num_guessed[1] <= 4 < num_guessed[2]
+
+
+def test_a_schedule_needs_a_profile() -> None:
+    with pytest.raises(ValueError, match="needs a profile"):
+        Speculation(NgramDrafter(3), "current")
