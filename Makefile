@@ -8,7 +8,7 @@ flag = $(if $(filter-out 0,$($(1))),--$(2) $($(1)))
 UP := --port $(PORT) $(if $(filter-out 0,$(DETACH)),--detach) $(call flag,MODEL,model) \
       $(call flag,PREFILL,prefill) $(call flag,DECODE,decode) $(call flag,VISION,vision) $(call flag,RECIPE,recipe)
 
-.PHONY: chaos train-tiny scores serve stop test test-console test-gpu fuzz lint proto setup vectors vectors-generated bench bench-fleet bench-tensors bench-engine bench-bus bench-recipe bench-model bench-kv kv-trace bench-policy
+.PHONY: chaos train-tiny scores serve stop test test-console test-gpu fuzz lint proto setup vectors vectors-generated bench bench-fleet bench-tensors bench-engine bench-bus bench-recipe bench-model bench-kv kv-trace bench-policy bench-sim
 
 serve: $(STAMP)  ## the whole fleet: PORT=8000 DETACH=1 MODEL=dir PREFILL=n DECODE=n VISION=n RECIPE=n
 	@$(BIN)/rorqual up $(UP)
@@ -60,6 +60,9 @@ bench-fleet bench-tensors bench-engine bench-bus bench-model: bench-%: $(STAMP)
 
 bench-policy: $(STAMP)  ## the bars of the load balancers: TRACES=folder of traces
 	@$(BIN)/python -m bench.bench_policy $(if $(TRACES),--traces $(TRACES)) $(ARGS)
+
+bench-sim: $(STAMP)  ## what the simulator predicts of a real fleet: TRACE=file with its lengths
+	@$(BIN)/python -m bench.bench_sim $(if $(TRACE),--trace $(TRACE)) $(ARGS)
 
 bench-kv: $(STAMP)  ## the block store against fio on the same disk: ARGS="--dir DIR"; prefix matching; TTFT of a hit
 	@$(BIN)/python -m bench.bench_kv_store $(ARGS); in=$$?; $(BIN)/python -m bench.bench_kv_match || in=1; \

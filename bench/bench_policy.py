@@ -16,7 +16,7 @@ from pathlib import Path
 
 from rorqual_sim.traces import TraceError, read_trace
 
-from bench.policy_bars.load import Load
+from bench.policy_bars.load import SEED, Load, half_of
 from bench.policy_bars.registry import BARS, MODULES, Figure
 from bench.report import at_most, emit
 
@@ -30,13 +30,14 @@ def main() -> int:
     options = _options()
     for module in MODULES:
         importlib.import_module(f"bench.policy_bars.{module}")
-    LOADS.extend(_read_loads(options.traces))
+    LOADS.extend(_read_loads(options))
     tasks = [
         (place, index)
         for place, bar in enumerate(BARS)
         if not options.bars or bar.number in options.bars
         for index in (range(len(LOADS)) if bar.needs_trace else (-1,))
     ]
+    tasks.sort(key=lambda task: -BARS[task[0]].minutes)
     context = multiprocessing.get_context("fork")
     met = True
     with ProcessPoolExecutor(options.workers, context, max_tasks_per_child=None) as pool:
@@ -52,11 +53,14 @@ def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--traces", type=Path, help="folder of traces in the known formats")
     parser.add_argument("--bars", type=int, nargs="*", default=(), help="only these numbers")
+    parser.add_argument("--half", choices=("first", "second"), help="of each trace: a held-out run")
+    parser.add_argument("--seed", type=int, default=SEED, help="of arrivals and lengths")
     parser.add_argument("--workers", type=int, default=min(2, os.cpu_count() or 1))
     return parser.parse_args()
 
 
-def _read_loads(folder: Path | None) -> Iterator[Load]:
+def _read_loads(options: argparse.Namespace) -> Iterator[Load]:
+    folder: Path | None = options.traces
     if folder is None:
         print("no TRACES=dir given: bars that need a trace are skipped", file=sys.stderr)
         return
@@ -68,8 +72,10 @@ def _read_loads(folder: Path | None) -> Iterator[Load]:
         except TraceError as error:
             print(f"skipped: {error}", file=sys.stderr)
             continue
+        if trace.has_blocks and options.half:
+            trace = half_of(trace, is_second=options.half == "second")
         if trace.has_blocks:
-            yield Load(trace)
+            yield Load(trace, options.seed)
         else:
             print(f"skipped: {path.name} tells lengths only, no prefixes", file=sys.stderr)
 

@@ -30,12 +30,12 @@ def _buckets(load: Load, num_groups: int) -> Iterator[Figure]:
     yield least(f"slo_capacity_buckets_over_pooled_{num_groups}", ours / without, "x", 0.97)
 
 
-@bar(6)
+@bar(6, minutes=2.0)
 def buckets_small(load: Load) -> Iterator[Figure]:
     for num_groups in (4, 8, 16):
         yield from _buckets(load, num_groups)
 
 
-@bar(6)
+@bar(6, minutes=1.5)
 def buckets_large(load: Load) -> Iterator[Figure]:
     yield from _buckets(load, _LARGE)

@@ -13,7 +13,7 @@ from rorqual_sim.decode_routing import (
     simulate_decode,
 )
 
-from bench.policy_bars.load import SEED, Load
+from bench.policy_bars.load import Load
 from bench.policy_bars.registry import Figure, bar, most
 
 _GOALS = {
@@ -48,6 +48,6 @@ def _excess(load: Load, rule: DecodeRule, params: PlacementParams, batch: int) -
         num_ranks=64,
         batch_per_rank=batch,
         duration_s=240.0,
-        seed=SEED,
+        seed=load.seed,
     )
     return balance.variable - 1

@@ -77,8 +77,9 @@ class Waits:
 class Load:
     """One trace as load; workloads are kept, they are asked for again and again."""
 
-    def __init__(self, trace: Trace) -> None:
+    def __init__(self, trace: Trace, seed: int = SEED) -> None:
         self.trace = trace
+        self.seed = seed
         self.kind = _kind(trace)
         self.window_s = LONGEST_WINDOW_S
         if not trace.is_relative:
@@ -96,7 +97,6 @@ class Load:
         num_ranks: int = FLEET.num_ranks,
         burst: bool = False,
         window_s: float = 0.0,
-        seed: int = SEED,
     ) -> Workload:
         """share: of the ranks' time, less what the longest steps lose to a0."""
         usable = num_ranks * (1 - cost.a0_s / STEP_LIMIT_S)
@@ -104,7 +104,7 @@ class Load:
             self.priced(cost),
             busy_ranks=share * usable,
             window_s=window_s or self.window_s,
-            seed=seed,
+            seed=self.seed,
             burst=Burst() if burst else None,
         )
 
@@ -122,9 +122,12 @@ class Load:
         push: PushRule | None = None,
         chunk_tokens: int = 0,
         noise: float = 0.0,
+        is_bounded: bool = True,
     ) -> PrefillRun:
+        """noise: deviation of the estimates; is_bounded: by the cost of the whole prompt."""
         if noise:
-            workload = with_estimate_noise(workload, noise, SEED)
+            bound = cost if is_bounded else None
+            workload = with_estimate_noise(workload, noise, self.seed, bound)
         return simulate_prefill(
             workload,
             fleet,
@@ -133,7 +136,7 @@ class Load:
             push=push,
             chunk_tokens=chunk_tokens,
             trace=self.trace if push and push.cache_s else None,
-            seed=SEED,
+            seed=self.seed,
         )
 
     def waits(self, run: PrefillRun, workload: Workload, cost: StepCost = STUDY_COST) -> Waits:
@@ -191,6 +194,28 @@ def slo_capacity(
         else:
             above = middle
     return low + below * step
+
+
+def half_of(trace: Trace, *, is_second: bool) -> Trace:
+    """The requests of the first or the second half of the sessions, else of the recorded time."""
+    by = trace.session if trace.is_relative else trace.arrival_s
+    middle = (by[0] + by[-1]) / 2
+    kept = np.flatnonzero((by > middle) == is_second)
+    first, last = int(kept[0]), int(kept[-1]) + 1
+    began_s = 0.0 if trace.is_relative else float(trace.arrival_s[first])
+    blocks = trace.block_start[first : last + 1]
+    rows = {
+        name: getattr(trace, name)[first:last]
+        for name in ("input_tokens", "output_tokens", "session", "warm_tokens", "service_s")
+    }
+    return replace(
+        trace,
+        **rows,
+        tenant=trace.tenant[first:last],
+        arrival_s=trace.arrival_s[first:last] - began_s,
+        block_start=blocks - blocks[0],
+        block_ids=trace.block_ids[blocks[0] : blocks[-1]],
+    )
 
 
 def _kind(trace: Trace) -> str:

@@ -33,16 +33,20 @@ class Bar:
     number: int
     needs_trace: bool
     measure: BarFunction
+    minutes: float
+    """About how long it takes: the long ones begin first."""
 
 
 BARS: list[Bar] = []
 
 
-def bar(number: int, *, needs_trace: bool = True) -> Callable[[BarFunction], BarFunction]:
+def bar(
+    number: int, *, needs_trace: bool = True, minutes: float = 0.3
+) -> Callable[[BarFunction], BarFunction]:
     """Register the function as one bar, or a part of it."""
 
     def register(measure: BarFunction) -> BarFunction:
-        BARS.append(Bar(number, needs_trace, measure))
+        BARS.append(Bar(number, needs_trace, measure, minutes))
         return measure
 
     return register

@@ -26,7 +26,7 @@ class PrefillOrder(NamedTuple):
 
 
 FIRST_COME = PrefillOrder(beta=0.0, max_wait_s=0.0)
-SHORT_FIRST = PrefillOrder(beta=16.0, max_wait_s=30.0)
+SHORT_FIRST = PrefillOrder(beta=20.0, max_wait_s=50.0)
 """Source of beta: scheduling study, bar 4."""
 
 

@@ -117,11 +117,21 @@ def build_workload(
     )
 
 
-def with_estimate_noise(workload: Workload, sigma: float, seed: int) -> Workload:
-    """The same load, work estimates off by a log-normal factor of median 1."""
+def with_estimate_noise(
+    workload: Workload, sigma: float, seed: int, bounded_by: StepCost | None = None
+) -> Workload:
+    """The same load, work estimates off by a log-normal factor of median 1.
+
+    bounded_by: no estimate is more than the whole prompt costs by this. A router's never is: it
+    errs in how much of the prompt is stored, between nothing and all of it.
+    """
     rng = np.random.Generator(np.random.PCG64(seed))
-    noise = np.exp(rng.normal(0.0, sigma, len(workload)))
-    return replace(workload, estimate_s=workload.work_s * noise)
+    estimate_s = workload.work_s * np.exp(rng.normal(0.0, sigma, len(workload)))
+    if bounded_by is not None:
+        nothing = np.zeros_like(workload.input_tokens)
+        whole_s = work_of(bounded_by, workload.input_tokens, nothing)
+        estimate_s = np.minimum(estimate_s, whole_s)
+    return replace(workload, estimate_s=estimate_s)
 
 
 _Arrivals = tuple[NDArray[np.float64], NDArray[np.int32], NDArray[np.int32], int]
