@@ -62,7 +62,7 @@ class TraceRecorder:
         request = self._open.get(message.request_id)
         if request is None:
             return
-        packed = message.packed_block_keys or b"".join(message.block_keys)
+        packed = message.packed_block_keys
         keys = (packed[i : i + KEY_BYTES] for i in range(0, len(packed), KEY_BYTES))
         request.blocks = [self._number(key) for key in keys]
 
