@@ -27,9 +27,10 @@ class PrefillOrder(NamedTuple):
 
 FIRST_COME = PrefillOrder(beta=0.0, max_wait_s=0.0)
 SHORT_FIRST = PrefillOrder(beta=20.0, max_wait_s=50.0)
-"""Bursts of 1.5x at 0.85 load make 0.7 to 0.8 % of requests late, and prompts of 64K to 256K wait
-3.6 to 3.8 times as long as first come, first served, on both halves of a trace of conversations, two
-seeds each; beta = 16 bounded at 30 s: 0.8 to 1.0 %, 3.1 to 3.3 times. Source: bench-policy, bar 4."""
+"""Source: bench-policy, bar 4, both halves of a trace of conversations, two seeds each. In bursts
+of 1.5x at 0.85 load 0.7 to 0.8 % of requests are late, and prompts of 64K to 256K wait 3.6 to 3.8
+times as long as first come, first served; beta = 16 bounded at 30 s: 0.8 to 1.0 %, 3.1 to 3.3.
+"""
 
 
 def prefill_key_s(arrival_s: float, work_s: float, order: PrefillOrder) -> float:
