@@ -46,7 +46,7 @@ def nats_spec(home: Path, port: int) -> ProcessSpec:
 
 
 def redis_spec(home: Path, port: int) -> ProcessSpec:
-    """Redis for metadata that may be lost: snapshots on disk, oldest entries leave first.
+    """Redis: snapshots on disk; of what may be lost, the oldest entries leave first.
 
     Raises: CliError when the binary is missing.
     """
@@ -54,7 +54,7 @@ def redis_spec(home: Path, port: int) -> ProcessSpec:
     directory.mkdir(parents=True, exist_ok=True)
     command = (
         *(redis_binary(), "--bind", HOST, "--port", str(port), "--dir", str(directory)),
-        *("--save", "60 100", "--appendonly", "no", "--daemonize", "no"),
+        *("--save", "60 100 300 1", "--appendonly", "no", "--daemonize", "no"),
         *("--maxmemory", _REDIS_MAX_MEMORY, "--maxmemory-policy", "volatile-lru"),
     )
     return ProcessSpec("redis", "redis", command, home / "logs" / "redis.log")

@@ -11,6 +11,7 @@ import yaml
 from pydantic_settings import BaseSettings
 from rorqual_runtime.settings import RuntimeSettings, variables_of
 
+from scripts.dashboards import DASHBOARDS, render
 from tests.contract.distributions import (
     ROOT,
     SERVICES,
@@ -21,6 +22,8 @@ from tests.contract.distributions import (
 
 COMPOSE: dict[str, Any] = yaml.safe_load((ROOT / "compose.yaml").read_text())
 BLOCKS: dict[str, Any] = COMPOSE["services"]
+WATCHERS = {"prometheus", "grafana", "jaeger"}
+OTHERS = {"nats", "redis", "otel-collector", "model", *WATCHERS}
 
 
 def settings_of(service: str) -> type[BaseSettings]:
@@ -38,7 +41,7 @@ def settings_of(service: str) -> type[BaseSettings]:
 
 
 def test_there_is_one_block_a_service_and_one_for_each_server() -> None:
-    assert set(SERVICES) == BLOCKS.keys() - {"nats", "redis", "otel-collector", "model"}
+    assert set(SERVICES) == BLOCKS.keys() - OTHERS
     assert len(SERVICES) == 9
 
 
@@ -106,3 +109,18 @@ def test_the_collector_listens_where_the_services_send() -> None:
     for pipeline in config["service"]["pipelines"].values():
         for kind in ("receivers", "processors", "exporters"):
             assert set(pipeline[kind]) <= config[kind].keys()
+
+
+def test_who_watches_is_a_profile_and_finds_every_service() -> None:
+    for name in WATCHERS:
+        assert BLOCKS[name]["profiles"] == ["observability"]
+        assert all(port.startswith("127.0.0.1:") for port in BLOCKS[name]["ports"])
+    config = yaml.safe_load((ROOT / "deploy/prometheus/prometheus.yml").read_text())
+    (found,) = config["scrape_configs"][0]["dns_sd_configs"]
+    assert set(found["names"]) == set(SERVICES)
+    assert str(found["port"]) == COMPOSE["x-environment"]["RORQUAL_METRICS_PORT"]
+
+
+def test_the_dashboards_are_those_that_the_script_writes() -> None:
+    for name in DASHBOARDS:
+        assert (ROOT / f"deploy/grafana/dashboards/{name}.json").read_text() == render(name)

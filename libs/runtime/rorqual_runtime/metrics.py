@@ -10,11 +10,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Thread
 from typing import Any
 
 from google.protobuf.descriptor import FieldDescriptor
-from prometheus_client import CollectorRegistry, ProcessCollector, start_http_server
+from prometheus_client import (
+    CONTENT_TYPE_LATEST,
+    CollectorRegistry,
+    ProcessCollector,
+    generate_latest,
+)
 from prometheus_client.core import (
     CounterMetricFamily,
     GaugeMetricFamily,
@@ -26,6 +32,7 @@ from rorqual_proto.v1.load_pb2 import LoadReport
 
 from rorqual_runtime.errors import Unsupported
 
+_CLIENT_TIMEOUT_S = 10.0
 _NOT_MEASURED = {"incarnation", "seq", "sent_unix_s"}
 _NUMBERS = {
     FieldDescriptor.CPPTYPE_INT32,
@@ -105,22 +112,38 @@ def _by_key(name: str, key_field: FieldDescriptor, values: Any) -> Metric:
 
 @contextmanager
 def served(registry: CollectorRegistry, host: str, port: int) -> Iterator[int]:
-    """`/metrics` over HTTP in a thread of its own; yields the port. port: 0 = any free one.
+    """`/metrics` over HTTP in threads of its own; yields the port. port: 0 = any free one.
 
-    Raises: Unsupported when the port can't be had.
+    Always in the text format: in OpenMetrics the client library turns the colon of the names that
+    engines use into an underscore. Raises: Unsupported when the port can't be had.
     """
+
+    class Handler(BaseHTTPRequestHandler):
+        timeout = _CLIENT_TIMEOUT_S
+
+        def do_GET(self) -> None:
+            is_known = self.path.split("?")[0] in ("/", "/metrics")
+            body = generate_latest(registry) if is_known else b"not here: /metrics\n"
+            self.send_response(200 if is_known else 404)
+            self.send_header("Content-Type", CONTENT_TYPE_LATEST if is_known else "text/plain")
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, format: str, *args: object) -> None:
+            """Scrapes are no news."""
+
     try:
-        server, thread = start_http_server(port, host, registry)
+        server = ThreadingHTTPServer((host, port), Handler)
     except OSError as error:
         message = f"RORQUAL_METRICS_PORT: no metrics on {host}:{port}: {error.strerror or error}"
         raise Unsupported(message) from error
+    server.daemon_threads = True
+    thread = Thread(target=server.serve_forever, name="metrics", daemon=True)
+    thread.start()
     try:
         yield server.server_port
     finally:
-        _stop(server, thread)
-
-
-def _stop(server: Any, thread: Thread) -> None:
-    server.shutdown()
-    server.server_close()
-    thread.join(timeout=1.0)
+        server.shutdown()
+        server.server_close()
+        thread.join(timeout=1.0)

@@ -7,6 +7,7 @@ import urllib.request
 
 import nats
 import pytest
+from prometheus_client import Counter
 from rorqual_proto.v1.load_pb2 import LoadReport
 from rorqual_runtime.discovery import discover
 from rorqual_runtime.errors import Unsupported
@@ -17,7 +18,11 @@ from tests.support.waiting import WAIT_S, until
 
 
 def read(url: str) -> str:
-    with urllib.request.urlopen(url, timeout=WAIT_S) as answer:
+    """As Prometheus asks."""
+    formats = {"Accept": "application/openmetrics-text;version=1.0.0,text/plain;q=0.5"}
+    with urllib.request.urlopen(
+        urllib.request.Request(url, headers=formats), timeout=WAIT_S
+    ) as answer:
         return answer.read().decode()
 
 
@@ -30,6 +35,7 @@ async def test_any_service_shows_its_last_report_where_discovery_says(
         report.router.queued_jobs = 7
 
     async with open_service("router", settings) as ctx:
+        Counter("vllm:colons", "as engines write them", registry=ctx.metrics.registry).inc()
         ctx.report_load(fill)
         ctx.mark_ready()
         await until(lambda: ctx.metrics.last_report.router.queued_jobs == 7)
@@ -38,6 +44,7 @@ async def test_any_service_shows_its_last_report_where_discovery_says(
         await nc.close()
         text = await asyncio.to_thread(read, instance.metadata["metrics"])
         assert "rorqual_router_queued_jobs 7.0" in text
+        assert "vllm:colons_total 1.0" in text
         assert f'instance_id="{ctx.instance_id}"' in text
         port = int(instance.metadata["metrics"].rsplit(":", 1)[1].split("/")[0])
         taken = settings.model_copy(update={"metrics_port": port, "instance_id": None})
