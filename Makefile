@@ -18,7 +18,7 @@ stop: $(STAMP)  ## end a fleet started with DETACH=1
 
 test: $(STAMP)  ## the whole suite; ARGS= goes to pytest
 	@$(BIN)/rorqual model prepare
-	@$(BIN)/python -m pytest $(ARGS)
+	@scripts/test.sh $(ARGS)
 
 chaos: $(STAMP)  ## servers and services away for a while under load: minutes, so not part of test
 	@TEST_OUTAGES=1 $(BIN)/python -m pytest tests/e2e/test_kv_outages.py $(ARGS)

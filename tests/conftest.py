@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 from rorqual_engine.device import configure_threads
 
-configure_threads()  # before anything loads torch
+# Before anything loads torch; of several processes each has a core for itself.
+configure_threads(1 if "PYTEST_XDIST_WORKER" in os.environ else None)
 
 import pytest  # noqa: E402
 import pytest_asyncio  # noqa: E402
