@@ -2,6 +2,7 @@
 
 import asyncio
 
+from prometheus_client import Gauge
 from rorqual_policy import (
     ScalingParams,
     ScalingState,
@@ -45,6 +46,12 @@ class ScalerService:
         self._seq = 0
         self._loop: asyncio.Task[None] | None = None
         self.decision: ScaleDecision | None = None
+        self._wanted = Gauge(
+            "rorqual_scaler_wanted_instances",
+            "instances that the load needs now; what an autoscaler outside may follow",
+            ["target"],
+            registry=ctx.metrics.registry,
+        )
         self.observer = FleetObserver(
             ctx.clock, window_s=settings.window_s, silent_s=settings.silent_s
         )
@@ -97,6 +104,8 @@ class ScalerService:
             seq=self._seq,
             decided_unix_s=self._ctx.clock.now_unix_s(),
         )
+        self._wanted.labels("prefill").set(decision.prefill.num_desired)
+        self._wanted.labels("decode").set(decision.decode.num_desired)
         await self._carry_out("prefill", decision.prefill)
         await self._carry_out("decode", decision.decode)
         await self._publish(self.decision)

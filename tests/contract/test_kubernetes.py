@@ -1,0 +1,64 @@
+"""The Kubernetes manifests: what the script writes, true to the settings, and valid."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+import pytest
+import yaml
+from rorqual_runtime.settings import RuntimeSettings, variables_of
+
+from scripts.kubernetes import DRAIN_S, GRACE_S, manifests, render
+from tests.contract.distributions import ROOT, SERVICES
+from tests.contract.test_compose import settings_of
+
+FOLDER = ROOT / "deploy/kubernetes"
+OBJECTS = [one for objects in manifests().values() for one in objects]
+VERSIONS = ("1.31", "1.34")
+
+
+def deployment(service: str) -> dict[str, Any]:
+    (found,) = (
+        one for one in OBJECTS if one["kind"] == "Deployment" and one["metadata"]["name"] == service
+    )
+    return found
+
+
+def test_the_files_are_those_that_the_script_writes() -> None:
+    for name, objects in manifests().items():
+        assert (FOLDER / name).read_text() == render(objects), name
+    listed = yaml.safe_load((FOLDER / "kustomization.yaml").read_text())["resources"]
+    assert set(listed) == {p.name for p in FOLDER.glob("*.yaml")} - {"kustomization.yaml"}
+
+
+@pytest.mark.parametrize("service", SERVICES)
+def test_a_deployment_sets_what_its_service_reads(service: str) -> None:
+    importlib.import_module(f"rorqual_{service}.settings")
+    pod = deployment(service)["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
+    given = {one["name"] for one in container["env"] if one["name"].startswith("RORQUAL_")}
+    known = variables_of(settings_of(service)) | variables_of(RuntimeSettings)
+    assert given - {"RORQUAL_MODEL_DIR"} <= known
+    assert pod["terminationGracePeriodSeconds"] == GRACE_S > DRAIN_S
+    assert container["securityContext"]["readOnlyRootFilesystem"]
+    mounts = {mount["name"] for mount in container["volumeMounts"]}
+    assert mounts == {volume["name"] for volume in pod["volumes"]}
+
+
+def test_every_pod_is_let_in_by_a_policy_and_only_the_gateway_by_anybody() -> None:
+    policies = {one["metadata"]["name"]: one for one in OBJECTS if one["kind"] == "NetworkPolicy"}
+    assert {*SERVICES, "nats", "redis", "deny-all"} <= policies.keys()
+    open_to_all = {
+        name
+        for name, one in policies.items()
+        if any("from" not in rule for rule in one["spec"].get("ingress", []))
+    }
+    assert open_to_all == {"gateway"}
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_every_object_is_valid(version: str) -> None:
+    validator = pytest.importorskip("kubernetes_validate", reason="pip install kubernetes-validate")
+    for one in OBJECTS:
+        validator.validate(one, version, strict=True)
