@@ -8,7 +8,7 @@ flag = $(if $(filter-out 0,$($(1))),--$(2) $($(1)))
 UP := --port $(PORT) $(if $(filter-out 0,$(DETACH)),--detach) $(call flag,MODEL,model) \
       $(call flag,PREFILL,prefill) $(call flag,DECODE,decode) $(call flag,VISION,vision) $(call flag,RECIPE,recipe)
 
-.PHONY: chaos train-tiny scores serve stop test test-console test-gpu fuzz lint proto setup vectors vectors-generated bench bench-fleet bench-tensors bench-engine bench-bus bench-recipe bench-model bench-kv kv-trace bench-policy bench-sim
+.PHONY: chaos guesses train-tiny scores serve stop test test-console test-gpu fuzz lint proto setup vectors vectors-generated bench bench-fleet bench-tensors bench-engine bench-speculation bench-bus bench-recipe bench-model bench-kv kv-trace bench-policy bench-sim
 
 serve: $(STAMP)  ## the whole fleet: PORT=8000 DETACH=1 MODEL=dir PREFILL=n DECODE=n VISION=n RECIPE=n
 	@$(BIN)/rorqual up $(UP)
@@ -22,6 +22,9 @@ test: $(STAMP)  ## the whole suite; ARGS= goes to pytest
 
 chaos: $(STAMP)  ## servers and services away for a while under load: minutes, so not part of test
 	@TEST_OUTAGES=1 $(BIN)/python -m pytest tests/e2e/test_kv_outages.py $(ARGS)
+
+guesses: $(STAMP)  ## N requests to a fleet without and one with guessed tokens: equal answers
+	@TEST_GUESS_PROMPTS=$(or $(N),200) $(BIN)/python -m pytest tests/e2e/test_guesses.py $(ARGS)
 
 test-gpu: $(STAMP)  ## kernels and models on the accelerator; skipped, with the reason, where there is none
 	@$(BIN)/python -m pytest tests/gpu $(ARGS)
@@ -55,7 +58,7 @@ setup: $(STAMP)
 
 bench: bench-tensors bench-bus bench-engine bench-model bench-recipe bench-fleet
 
-bench-fleet bench-tensors bench-engine bench-bus bench-model: bench-%: $(STAMP)
+bench-fleet bench-tensors bench-engine bench-bus bench-model bench-speculation: bench-%: $(STAMP)
 	@$(BIN)/python -m bench.bench_$* $(ARGS)
 
 bench-policy: $(STAMP)  ## the bars of the load balancers: TRACES=folder of traces
