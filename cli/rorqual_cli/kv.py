@@ -48,7 +48,11 @@ def _opened(options: argparse.Namespace) -> Iterator[BlockStoreBackend]:
 
 def _allocated(place: str | Path) -> int:
     """Bytes of the store's files: with less capacity it would be made smaller."""
-    return sum(path.stat().st_size for path in Path(place).glob("slots-*/*.data"))
+    total = 0
+    for path in Path(place).glob("slots-*/*.data"):
+        with contextlib.suppress(FileNotFoundError):  # dropped just now
+            total += path.stat().st_size
+    return total
 
 
 def _ls(store: BlockStoreBackend, options: argparse.Namespace) -> int:
@@ -65,7 +69,7 @@ def _ls(store: BlockStoreBackend, options: argparse.Namespace) -> int:
         print(
             f"{listing.key.hex()}  {listing.num_bytes:9}  "
             f"{_span(now_unix_s - listing.created_unix_s):>7}  {left:>7}  {listing.num_uses:4}  "
-            f"{listing.mark.provenance.name.lower():8}  {listing.fingerprint or '?'}"
+            f"{listing.mark.provenance.name.lower():8}  {listing.fingerprint}"
         )
     if len(shown) < len(listings):
         print(f"... and {len(listings) - len(shown)} more (--limit 0 shows all)")
@@ -84,7 +88,7 @@ def _stat(store: BlockStoreBackend, options: argparse.Namespace) -> int:
         "num_expired": sum(end <= now_unix_s for end in ends),
         "num_expiring_in_a_day": sum(now_unix_s < end <= now_unix_s + _DAY_S for end in ends),
         "num_used": sum(listing.num_uses > 0 for listing in listings),
-        "by_fingerprint": dict(Counter(one.fingerprint or "?" for one in listings)),
+        "by_fingerprint": dict(Counter(one.fingerprint for one in listings)),
         "by_bytes": {str(size): n for size, n in Counter(b.num_bytes for b in listings).items()},
         "by_provenance": dict(Counter(one.mark.provenance.name.lower() for one in listings)),
         "by_lifetime": dict(Counter(one.mark.lifetime.name.lower() for one in listings)),
@@ -97,7 +101,8 @@ def _verify(store: BlockStoreBackend, options: argparse.Namespace) -> int:
     """Exit code 1 when a block was damaged."""
     num_right = num_gone = 0
     for listing in _chosen(store, options):
-        if store.get(listing.fingerprint, listing.key, bytearray(listing.num_bytes)):
+        into = bytearray(listing.num_bytes)
+        if store.get(listing.fingerprint, listing.key, into, is_use=False):
             num_right += 1
         else:
             num_gone += 1

@@ -10,6 +10,8 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+from rorqual_runtime.blockstore.uring import Uring
+
 from tests.support.blocks import FINGERPRINT, SIZE, block, got, key_of, open_store, put
 
 NUM_KEYS = 60
@@ -23,8 +25,11 @@ def work(directory: Path, capacity_bytes: int, seed: int, num_steps: int) -> int
     print("ready", flush=True)
     for step in range(num_steps):
         number, chance = dice.randrange(NUM_KEYS), dice.random()
-        if chance < 0.6:
+        if chance < 0.3:
             put(store, number)
+        elif chance < 0.6:
+            numbers = dice.sample(range(NUM_KEYS), 4)
+            store.put_many(FINGERPRINT, [(key_of(n), block(n)) for n in numbers])
         elif chance < 0.7:
             store.delete(FINGERPRINT, key_of(number))
         else:
@@ -71,7 +76,8 @@ def write_on_a_full_disk(directory: Path) -> int:
 
 
 def _die_in_write(num_before: int, share: float) -> None:
-    """End this process by SIGKILL in the write after num_before others, with a share of it done."""
+    """End this process by SIGKILL in the write after num_before others, with a share of it done; in
+    a batch, as soon as it is under way."""
     left = [num_before]
 
     def dying(call: Callable[..., int]) -> Callable[..., int]:
@@ -87,6 +93,14 @@ def _die_in_write(num_before: int, share: float) -> None:
 
         return write
 
+    def enter(ring: Uring, num_wanted: int) -> list[tuple[int, int]]:
+        if left[0] == 0:
+            start(ring, 0)
+            os.kill(os.getpid(), signal.SIGKILL)
+        left[0] -= 1
+        return start(ring, num_wanted)
+
+    start, Uring.enter = Uring.enter, enter  # type: ignore[method-assign]
     write_some = os.pwrite
     os.pwrite, os.pwritev = dying(os.pwrite), dying(os.pwritev)  # type: ignore[assignment]
 

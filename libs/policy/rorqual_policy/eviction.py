@@ -1,4 +1,5 @@
-"""What leaves the block store when it is full: what has expired, then what is worth least."""
+"""What leaves the block store when it is full: what has expired, then what is worth least, but
+nothing that somebody has been promised."""
 
 from __future__ import annotations
 
@@ -16,7 +17,9 @@ class StoredBlock(Protocol):
     def num_bytes(self) -> int: ...
 
     @property
-    def last_used_unix_s(self) -> float: ...
+    def last_used_unix_s(self) -> float:
+        """In the future: it is held for a reader until then."""
+        ...
 
     @property
     def expires_unix_s(self) -> float | None: ...
@@ -43,12 +46,18 @@ class ValueEviction:
 
     idle_unit_s: float = 60.0
     """Idle times are told apart in this unit: readers note a use at most once in it."""
+    max_hold_s: float = 600.0
+    """Nobody holds a block for longer: a last use further ahead is that of a wrong clock."""
 
     def block_value(self, block: StoredBlock, now_unix_s: float) -> float:
-        """0 for an expired block. A last use in the future (the clock was set back) is now."""
+        """0 for an expired block, infinite for a held one. A last use further in the future (the
+        clock was set back) is now."""
         if block.expires_unix_s is not None and block.expires_unix_s <= now_unix_s:
             return 0.0
-        idle = max(0.0, now_unix_s - block.last_used_unix_s) / self.idle_unit_s
+        idle_s = now_unix_s - block.last_used_unix_s
+        if -self.max_hold_s <= idle_s < 0.0:
+            return math.inf
+        idle = max(0.0, idle_s) / self.idle_unit_s
         frequency = 1.0 + math.log2(1 + block.num_uses)
         reach = 1.0 + 1.0 / (1 + block.depth)
         return frequency * reach / ((1.0 + idle) * max(1, block.num_bytes))
@@ -57,10 +66,10 @@ class ValueEviction:
         self, blocks: Sequence[StoredBlock], *, now_unix_s: float, num_wanted: int
     ) -> list[int]:
         """Indices of all expired blocks, then of the least valuable ones until num_wanted are
-        named. Of equal ones the deeper goes, then the one named first."""
+        named; held ones never. Of equal ones the deeper goes, then the one named first."""
         values = [self.block_value(block, now_unix_s) for block in blocks]
         expired = [index for index, value in enumerate(values) if value == 0.0]
-        rest = (index for index, value in enumerate(values) if value > 0.0)
+        rest = (index for index, value in enumerate(values) if 0.0 < value < math.inf)
         num_more = max(0, num_wanted - len(expired))
         order = heapq.nsmallest(num_more, rest, key=lambda i: (values[i], -blocks[i].depth, i))
         return expired + order
@@ -83,8 +92,8 @@ class ValueEviction:
     ) -> int | None:
         """Whether another block size gives room: the index of its least valuable segment if that is
         worth less than the blocks that would go otherwise (None: there are none), else None. A
-        segment's value is the mean over its slots, free ones are 0."""
-        if not segment_values:
+        segment's value is the mean over its slots, free ones are 0; one with held blocks stays."""
+        if not segment_values or min(segment_values) == math.inf:
             return None
         least = min(range(len(segment_values)), key=lambda index: (segment_values[index], index))
         if victims_value is None or segment_values[least] < victims_value:

@@ -108,6 +108,11 @@ def kvmeta_drop() -> str:
     return _subject("kvmeta", "drop")
 
 
+def kvmeta_hold() -> str:
+    """Blocks that stores are not to evict for a while, for one of those who share each."""
+    return _subject("kvmeta", "hold")
+
+
 def kvmeta_events() -> str:
     """What one kvmeta instance has changed, for all of them."""
     return _subject("kvmeta", "events")

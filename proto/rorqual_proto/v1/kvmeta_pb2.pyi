@@ -133,6 +133,16 @@ class DropBlocksRequest(_message.Message):
     packed_keys: bytes
     def __init__(self, model_fingerprint: _Optional[str] = ..., packed_keys: _Optional[bytes] = ...) -> None: ...
 
+class HoldBlocksRequest(_message.Message):
+    __slots__ = ("model_fingerprint", "packed_keys", "until_unix_s")
+    MODEL_FINGERPRINT_FIELD_NUMBER: _ClassVar[int]
+    PACKED_KEYS_FIELD_NUMBER: _ClassVar[int]
+    UNTIL_UNIX_S_FIELD_NUMBER: _ClassVar[int]
+    model_fingerprint: str
+    packed_keys: bytes
+    until_unix_s: float
+    def __init__(self, model_fingerprint: _Optional[str] = ..., packed_keys: _Optional[bytes] = ..., until_unix_s: _Optional[float] = ...) -> None: ...
+
 class BlockEvents(_message.Message):
     __slots__ = ("publisher_id", "incarnation", "seq", "records", "contents", "clear")
     PUBLISHER_ID_FIELD_NUMBER: _ClassVar[int]

@@ -38,6 +38,7 @@ CancelMessage = router_pb2.CancelRequest
 CompileReplyMessage = grammar_pb2.CompileReply
 RegisterReplyMessage = kvmeta_pb2.RegisterBlocksReply
 DropMessage = kvmeta_pb2.DropBlocksRequest
+HoldMessage = kvmeta_pb2.HoldBlocksRequest
 
 STORE_NAME = "local"
 
@@ -202,8 +203,10 @@ def is_chat(traffic_class: int) -> bool:
     return traffic_class == generation_pb2.TRAFFIC_CLASS_CHAT
 
 
-def dropped_keys(message: kvmeta_pb2.DropBlocksRequest) -> list[bytes]:
-    """Keys of the blocks to delete; a torn one is left out."""
+def named_keys(
+    message: kvmeta_pb2.DropBlocksRequest | kvmeta_pb2.HoldBlocksRequest,
+) -> list[bytes]:
+    """Keys of the blocks that it is about; a torn one is left out."""
     packed = message.packed_keys
     ends = range(KEY_BYTES, len(packed) + 1, KEY_BYTES)
     return [packed[end - KEY_BYTES : end] for end in ends]

@@ -1,17 +1,15 @@
 """Settings of a decode instance: the only reader of its environment."""
 
-from pathlib import Path
-
 from pydantic import Field
 from pydantic_settings import SettingsConfigDict
 from rorqual_policy import AGENT_LIFETIME_S, CHAT_LIFETIME_S
 from rorqual_policy.draft_budget import MOST_GUESSES, DrafterName, GuessSchedule
 from rorqual_policy.provenance import StoredReplays
-from rorqual_runtime.blockstore import IoMode
+from rorqual_runtime.blockstore.settings import StoreSettings
 from rorqual_runtime.settings import ModelSettings
 
 
-class DecodeSettings(ModelSettings):
+class DecodeSettings(StoreSettings, ModelSettings):
     """How much one decode instance runs at a time, and where its blocks go."""
 
     model_config = SettingsConfigDict(env_prefix="RORQUAL_DECODE_")
@@ -53,18 +51,6 @@ class DecodeSettings(ModelSettings):
         1024,
         ge=0,
         description="ended choices of requests with several that are kept until their deadline",
-    )
-    store_dir: Path | None = Field(None, description="block store; default: store/ in the run dir")
-    store_url: str | None = Field(
-        None,
-        pattern="^(redis|rediss|valkey|valkeys)://",
-        description="a Redis or Valkey server that holds the blocks instead of store_dir",
-    )
-    store_io: IoMode = Field(
-        "direct", description="direct: past the page cache where the file system can; or buffered"
-    )
-    store_capacity_bytes: int = Field(
-        8 << 30, gt=0, description="size at which the least valuable blocks leave"
     )
     chat_lifetime_s: float = Field(
         CHAT_LIFETIME_S, gt=0, description="how long a block of chat traffic is stored"

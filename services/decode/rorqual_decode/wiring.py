@@ -197,7 +197,7 @@ async def _open_writer(
     ctx.track(notices.run())
     store = await stack.enter_async_context(
         open_block_store(
-            settings.store_url or settings.store_dir or ctx.settings.home / "store",
+            settings.store_place(ctx.settings.home),
             settings.store_capacity_bytes,
             ctx.clock,
             eviction=ValueEviction(),
@@ -207,6 +207,12 @@ async def _open_writer(
     )
     await ctx.bus.subscribe(
         subjects.kvmeta_drop(), convert.DropMessage, partial(_on_drop, store, model.fingerprint)
+    )
+    await ctx.bus.subscribe(
+        subjects.kvmeta_hold(),
+        convert.HoldMessage,
+        partial(_on_hold, store),
+        queue=f"store-{store.identity}",
     )
     writer = BlockWriter(
         store,
@@ -273,12 +279,18 @@ async def _on_drop(
 ) -> None:
     """Blocks that are to make room: a quota is exceeded, or an operator cleared them."""
     if message.model_fingerprint == fingerprint:
-        await asyncio.to_thread(_delete, store, fingerprint, convert.dropped_keys(message))
+        await asyncio.to_thread(_delete, store, fingerprint, convert.named_keys(message))
 
 
 def _delete(store: BlockStoreBackend, fingerprint: str, keys: Sequence[bytes]) -> None:
     num_deleted = sum(store.delete(fingerprint, key) for key in keys)
     log.info("blocks dropped", extra={"num_blocks": num_deleted})
+
+
+async def _on_hold(store: BlockStoreBackend, message: Any, _context: MessageContext) -> None:
+    """Blocks that somebody was promised, maybe of another model in the same store."""
+    fingerprint, keys = message.model_fingerprint, convert.named_keys(message)
+    await asyncio.to_thread(store.hold, fingerprint, keys, message.until_unix_s)
 
 
 def _mark(traits: BlockTraits) -> BlockMark:

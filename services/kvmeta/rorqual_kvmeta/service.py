@@ -159,10 +159,9 @@ class KvmetaService:
         fingerprint = fingerprint_from_wire(request.model_fingerprint)
         keys = asked_keys(request)
         self._num_active += 1
+        model = self._stores.learn(fingerprint)
         try:
-            match = await self.matcher.match(
-                self._stores.learn(fingerprint), keys, exact_only=request.exact_only
-            )
+            match = await self.matcher.match(model, keys, exact_only=request.exact_only)
         finally:
             self._num_active -= 1
         trace.get_current_span().set_attributes(
@@ -174,6 +173,9 @@ class KvmetaService:
         )
         lease = self._leases.new() if match.num_blocks else None
         self._ctx.track(self.matcher.note(keys, match, lease, request.content_key))
+        if lease is not None:
+            matched = keys[: match.num_blocks]
+            self._ctx.track(self._stores.hold(model, matched, lease.expires_unix_s))
         if lease is None:
             return match_to_wire(match, "", 0.0)
         return match_to_wire(match, lease.lease_id, lease.expires_unix_s)

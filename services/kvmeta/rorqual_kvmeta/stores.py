@@ -1,5 +1,5 @@
-"""Tells those who write to stores which blocks are to make room: what is only forgotten here would
-still be found there."""
+"""Tells those who write to stores which blocks are to make room (what is only forgotten here would
+still be found there) and which are to stay for a while."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from rorqual_runtime import subjects
 from rorqual_runtime.bus import Bus
 from rorqual_runtime.errors import ServingError
 
-from rorqual_kvmeta.convert import DropBlocksRequest
-from rorqual_kvmeta.records import Records, record_keys, tag
+from rorqual_kvmeta.convert import DropBlocksRequest, HoldBlocksRequest
+from rorqual_kvmeta.records import Keys, Records, record_keys, tag
 
 MAX_KEYS = 2048
 """In one message: 32 kB."""
@@ -52,3 +52,19 @@ class StoreNotices:
                     await self._bus.publish(subjects.kvmeta_drop(), request)
                 except ServingError:
                     return
+
+    async def hold(self, model: int, keys: Keys, until_unix_s: float) -> None:
+        """Have stores keep these blocks until then. Best effort: one that goes is computed anew."""
+        fingerprint = self._fingerprints.get(model)
+        if fingerprint is None:
+            return
+        for start in range(0, len(keys), MAX_KEYS):
+            request = HoldBlocksRequest(
+                model_fingerprint=fingerprint,
+                packed_keys=keys[start : start + MAX_KEYS].tobytes(),
+                until_unix_s=until_unix_s,
+            )
+            try:
+                await self._bus.publish(subjects.kvmeta_hold(), request)
+            except ServingError:
+                return

@@ -33,7 +33,7 @@ async def open_fetcher(
     ctx.track(notices.run())
     store = await stack.enter_async_context(
         open_block_store(
-            settings.store_url or settings.store_dir or ctx.settings.home / "store",
+            settings.store_place(ctx.settings.home),
             settings.store_capacity_bytes,
             ctx.clock,
             eviction=ValueEviction(),

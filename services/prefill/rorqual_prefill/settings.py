@@ -1,16 +1,15 @@
 """Settings of a prefill instance: the only reader of its environment."""
 
-from pathlib import Path
 from typing import Annotated
 
 from pydantic import Field, field_validator
 from pydantic_settings import NoDecode, SettingsConfigDict
 from rorqual_policy.buckets import Bucket
-from rorqual_runtime.blockstore import IoMode
+from rorqual_runtime.blockstore.settings import StoreSettings
 from rorqual_runtime.settings import ModelSettings
 
 
-class PrefillSettings(ModelSettings):
+class PrefillSettings(StoreSettings, ModelSettings):
     """What one prefill instance pulls, and how much it computes at a time."""
 
     model_config = SettingsConfigDict(env_prefix="RORQUAL_PREFILL_")
@@ -46,18 +45,6 @@ class PrefillSettings(ModelSettings):
     handover_timeout_s: float = Field(10.0, gt=0, description="longest wait for a decode's answer")
     default_deadline_s: float = Field(
         600.0, gt=0, description="bound of a job that came without a deadline"
-    )
-    store_dir: Path | None = Field(None, description="block store; default: store/ in the run dir")
-    store_url: str | None = Field(
-        None,
-        pattern="^(redis|rediss|valkey|valkeys)://",
-        description="a Redis or Valkey server that holds the blocks instead of store_dir",
-    )
-    store_io: IoMode = Field(
-        "direct", description="direct: past the page cache where the file system can; or buffered"
-    )
-    store_capacity_bytes: int = Field(
-        8 << 30, gt=0, description="size at which the least valuable blocks leave"
     )
     host_blocks_bytes: int = Field(
         256 << 20, gt=0, description="host memory for stored blocks on their way into pages"

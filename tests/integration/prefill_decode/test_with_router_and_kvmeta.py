@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 
@@ -23,6 +24,7 @@ from tests.integration.prefill_decode.fleet import (
     make_generation,
     running_fleet,
 )
+from tests.support.blocks import open_store
 from tests.support.waiting import WAIT_S, until
 
 
@@ -54,7 +56,17 @@ async def submit(fleet: Fleet, request_id: str, token_ids, **options) -> Receive
     return await fleet.around.finished(request_id)
 
 
-async def test_a_repeated_prompt_of_2000_tokens(
+def num_held(home) -> int:
+    """Blocks of the store that are not to be evicted now."""
+    store = open_store(home / "store", 1 << 30)
+    now_unix_s = time.time()
+    try:
+        return sum(listing.last_used_unix_s > now_unix_s for listing in store.listing())
+    finally:
+        store.close()
+
+
+async def test_a_repeated_prompt_of_2000_tokens_is_read_from_the_store_where_a_lease_holds_it(
     runtime_settings, redis_server, tiny_model, tiny_dir, bare
 ):
     token_ids = prompt(2000)
@@ -78,6 +90,7 @@ async def test_a_repeated_prompt_of_2000_tokens(
         assert fleet.prefill[0][1].engine.num_computed_tokens == 2000 + 80
         assert (first.num_cached_tokens, second.num_cached_tokens) == (0, 1920)
         assert first.token_ids == second.token_ids == bare(token_ids, 8)
+        await until(lambda: num_held(runtime_settings.home) == 15, "the match to hold its blocks")
         await fleet.nothing_held()
 
 

@@ -11,6 +11,8 @@ import torch
 from rorqual_engine.errors import NoPages
 from rorqual_engine.kv.layout import KvLayout
 
+_ALIGNMENT_BYTES = 4096
+
 
 class PagedKvCache:
     """A fixed pool of KV pages; every page has at most one owner, a PageLease.
@@ -35,9 +37,7 @@ class PagedKvCache:
         self.layout = layout
         self.num_pages = num_pages
         self.device = torch.device(device)
-        self.pages = torch.empty(
-            (num_pages, layout.page_bytes), dtype=torch.uint8, device=self.device
-        )
+        self.pages = _page_aligned(num_pages, layout.page_bytes, self.device)
         self.num_windows = (num_windows or num_pages) if layout.window else 0
         self.windows = torch.empty(
             (self.num_windows, layout.window_bytes), dtype=torch.uint8, device=self.device
@@ -116,6 +116,14 @@ class PagedKvCache:
                 if self._owned.pop(page, None) is not lease:
                     raise RuntimeError(f"KV page {page} released by a lease that did not own it")
             self._free.extend(pages)
+
+
+def _page_aligned(num_pages: int, page_bytes: int, device: torch.device) -> torch.Tensor:
+    """uint8 [num_pages, page_bytes] that storage can move without a copy of its own."""
+    num_bytes = num_pages * page_bytes
+    memory = torch.empty(num_bytes + _ALIGNMENT_BYTES, dtype=torch.uint8, device=device)
+    start = -memory.data_ptr() % _ALIGNMENT_BYTES
+    return memory[start : start + num_bytes].view(num_pages, page_bytes)
 
 
 class PageLease:

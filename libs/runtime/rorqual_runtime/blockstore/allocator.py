@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import random
 import threading
 from collections import deque
@@ -18,8 +19,10 @@ from rorqual_runtime.blockstore.segment import SCAN_SLOTS, Segment
 from rorqual_runtime.blockstore.segment_set import Found, SegmentSet
 from rorqual_runtime.blockstore.survey import (
     SURVEY_SLOTS,
+    Candidate,
     EvictionPolicy,
     Sample,
+    candidate_of,
     sample_of,
     survey,
 )
@@ -105,7 +108,7 @@ class SlotAllocator:
     def _next_generation(self, last: int) -> int:
         """Any other than the last. Counting would not do: a process that withdraws a block just as
         its slot is used anew puts the entry, and with it the count, back."""
-        return (last + 1 + self._dice.randrange(_NUM_GENERATIONS - 1)) % _NUM_GENERATIONS
+        return (last + 1 + self._dice.getrandbits(31)) % _NUM_GENERATIONS
 
     def publish(self, own: OwnSlot, entry: Entry) -> None:
         """The record is written: make it visible. After an error the slot is still the caller's."""
@@ -135,12 +138,22 @@ class SlotAllocator:
             self._on_gone(found.entry, reason)
         return True
 
-    def update(self, found: Found, entry: Entry) -> None:
-        """Change what the entry says about a block, if it is still the same block."""
+    def extend(self, found: Found, expires_s: int) -> bool:
+        """Let the block expire then. False: another process allocates there and might use the slot
+        anew meanwhile, or the block had gone."""
+        segment, slot, entry = found
         with self._lock:
-            now = found.segment.entry(found.slot)
-            if now is not None and now.generation == found.entry.generation:
-                found.segment.publish(found.slot, entry)
+            if not segment.own():
+                return False
+            try:
+                now = segment.entry(slot)
+                if now is None or now.generation != entry.generation:
+                    return False
+                segment.publish(slot, now._replace(expires_s=expires_s))
+                return True
+            finally:
+                if segment.number not in self._owned:
+                    segment.disown()
 
     def sample(self) -> list[Sample]:
         """A few slots of every segment."""
@@ -167,17 +180,22 @@ class SlotAllocator:
             self._num_taken = 0
 
     def drop_segment(self, segment: Segment) -> bool:
-        """Delete a whole segment unless somebody works with it; never waits for them."""
+        """Delete a whole segment unless somebody works with it, or holds a block of it; never waits
+        for them."""
         if not self._lock.acquire(blocking=False):
             return False
         try:
             if segment.number in self._owned or not segment.own():
+                return False
+            if self._has_held(segment):
                 return False
             for found in self._segments.blocks_of(segment):
                 self._on_gone(found.entry, "evicted")
             self._segments.forget_segment(segment)
             return True
         finally:
+            if segment.number not in self._owned:
+                segment.disown()
             self._lock.release()
 
     def refresh(self) -> None:
@@ -296,11 +314,20 @@ class SlotAllocator:
         order = self._policy.choose_victims(blocks, now_unix_s=now_unix_s, num_wanted=wanted)
         for slot in (blocks[index].slot for index in order):
             entry = owned.segment.entry(slot)
+            if entry is not None and self._is_held(candidate_of(slot, entry)):
+                continue  # since just now
             if entry is not None:
                 reason: ForgetReason = "expired" if entry.is_due(now_unix_s) else "evicted"
                 self.withdraw(Found(owned.segment, slot, entry), reason)
             elif owned.segment.scrap(slot):
                 owned.free.append((slot, 0))
+
+    def _has_held(self, segment: Segment) -> bool:
+        blocks = sample_of(segment, segment.shape.num_slots, self._dice).blocks
+        return any(self._is_held(block) for block in blocks)
+
+    def _is_held(self, block: Candidate) -> bool:
+        return self._policy.block_value(block, self._room.now_unix_s()) == math.inf
 
     def _sweep(self, segment: Segment) -> None:
         if not segment.own():

@@ -47,7 +47,7 @@ def export_blocks(
     file.write(_MAGIC)
     for listing in listings:
         payload = bytearray(listing.num_bytes)
-        if not listing.fingerprint or not store.get(listing.fingerprint, listing.key, payload):
+        if not store.get(listing.fingerprint, listing.key, payload, is_use=False):
             num_lost += 1
             continue
         name = BlockName.of(listing.fingerprint, listing.key)

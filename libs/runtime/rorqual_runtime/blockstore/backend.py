@@ -46,12 +46,13 @@ class BlockListing:
     """One stored block, as its index says."""
 
     fingerprint: str
-    """Empty when the store does not know the name of it."""
+    """`unnamed:` and its digest when the store does not know it."""
     key: bytes
     num_bytes: int
     created_unix_s: float
     expires_unix_s: float | None
     last_used_unix_s: float
+    """In the future: until when it is held."""
     num_uses: int
     """Minutes in which it was read."""
     mark: BlockMark
@@ -62,7 +63,7 @@ class ForgottenBlock:
     """A block that this process has taken out of the store."""
 
     fingerprint: str
-    """Empty when the store does not know the name of it."""
+    """`unnamed:` and its digest when the store does not know it."""
     key: bytes
     reason: ForgetReason
 
@@ -105,12 +106,15 @@ class BlockStoreBackend(Protocol):
     Storage failures are misses and failed puts, never exceptions.
     """
 
-    def get(self, fingerprint: str, key: bytes, into: Buffer) -> bool:
+    def get(self, fingerprint: str, key: bytes, into: Buffer, *, is_use: bool = True) -> bool:
         """Fill `into` (writable, exactly the block's size). False: a miss; `into` then holds
-        anything."""
+        anything. is_use: whether it makes the block more valuable (a server may think so anyway).
+        """
         ...
 
-    def get_many(self, fingerprint: str, wanted: Sequence[tuple[bytes, Buffer]]) -> list[bool]:
+    def get_many(
+        self, fingerprint: str, wanted: Sequence[tuple[bytes, Buffer]], *, is_use: bool = True
+    ) -> list[bool]:
         """`get` for each (key, into), side by side. Returns their results in order."""
         ...
 
@@ -145,6 +149,13 @@ class BlockStoreBackend(Protocol):
         """How many blocks seem to be there before the first that is not."""
         ...
 
+    def hold(self, fingerprint: str, keys: Sequence[bytes], until_unix_s: float) -> None:
+        """Somebody is about to read these: until then, at most ten minutes, they are not evicted.
+
+        Seen by all who share the store. They expire as ever, and may be deleted; a server only
+        takes it as a use of them."""
+        ...
+
     def delete(self, fingerprint: str, key: bytes) -> bool:
         """Forget the block. False: it was not there."""
         ...
@@ -155,6 +166,11 @@ class BlockStoreBackend(Protocol):
 
     def maintain(self, *, everything: bool = False) -> None:
         """A bounded share of the upkeep, or all of it; call it every few seconds."""
+        ...
+
+    @property
+    def identity(self) -> str:
+        """The same for all who share the store."""
         ...
 
     def is_reachable(self) -> bool:

@@ -22,10 +22,11 @@ _FIELDS = struct.Struct("<IBBBx16s16sIII")
 _CHECK = struct.Struct("<I")
 _PLACE = struct.Struct("<II")
 _USE = struct.Struct("<IHH")
-"""last use, uses, depth"""
+"""last use (of a held block: until when), uses, depth"""
 _WHOLE = struct.Struct("<IBBBx16s16sIIIIIHH")
 USE_OFFSET = _FIELDS.size + _CHECK.size
 _MAX_U16 = 0xFFFF
+_TOUCH_INTERVAL_S = 60
 _PROVENANCES = {int(one): one for one in Provenance}
 _LIFETIMES = {int(one): one for one in Lifetime}
 
@@ -72,6 +73,23 @@ class Entry(NamedTuple):
             return True
         return self.expires_s != 0 and self.expires_s <= now_unix_s
 
+    def used(self, now_s: int) -> Entry | None:
+        """With this use noted; None if there is no need to."""
+        if 0 <= now_s - self.used_s <= _TOUCH_INTERVAL_S or self._is_held(now_s):
+            return None
+        return self._replace(used_s=now_s, num_uses=self.num_uses + 1)
+
+    def held(self, now_s: int, until_s: int) -> Entry | None:
+        """Held at least until then, which is a use; None if it is."""
+        until_s = min(until_s, now_s + MAX_HOLD_S)
+        is_held = self._is_held(now_s)
+        if until_s <= now_s or (is_held and self.used_s >= until_s):
+            return None
+        return self._replace(used_s=until_s, num_uses=self.num_uses + (not is_held))
+
+    def _is_held(self, now_s: int) -> bool:
+        return now_s < self.used_s <= now_s + MAX_HOLD_S
+
     def pack(self, segment: int, slot: int) -> bytes:
         fields = _FIELDS.pack(
             self.generation,
@@ -92,6 +110,8 @@ class Entry(NamedTuple):
         return _USE.pack(self.used_s, uses, depth)
 
 
+MAX_HOLD_S = 600
+"""A last use further ahead is that of a wrong clock."""
 FUTURE_S = 86_400.0
 """A block this far from the future is due: the clock that would let it expire was wrong."""
 

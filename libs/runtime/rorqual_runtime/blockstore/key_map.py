@@ -75,7 +75,7 @@ class KeyMap:
         """Where records of this name may be, mostly none or one."""
         tag, offset = self._home(name)
         bucket = os.pread(self._file.fd, _BUCKET_BYTES, offset)
-        return [place for _, place in _matches(bucket, tag)]
+        return [place for _, place in _matches(bucket, tag)] if tag in bucket else []
 
     def add(self, name: BlockName, place: Place, is_stale: Callable[[bytes, Place], bool]) -> None:
         """is_stale(tag, place) says whether no block of this tag is there any more: asked when the

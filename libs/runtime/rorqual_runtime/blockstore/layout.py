@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from rorqual_runtime.blockstore.descriptors import open_descriptor
+from rorqual_runtime.blockstore.record import fingerprint_digest, unnamed
 from rorqual_runtime.blockstore.segment import DATA_SUFFIX, INDEX_SUFFIX
 from rorqual_runtime.logs import get_logger
 
@@ -82,9 +83,10 @@ class StoreDirectory:
                 if not path.with_suffix(INDEX_SUFFIX).exists():
                     path.unlink(missing_ok=True)
 
-    def name_fingerprint(self, digest: bytes, fingerprint: str) -> None:
-        """Remember what a digest stands for, for people and for kvmeta. Raises: OSError."""
-        if digest in self._names:
+    def name_fingerprint(self, fingerprint: str) -> None:
+        """Remember what its digest stands for, for people and for kvmeta. Raises: OSError."""
+        digest = fingerprint_digest(fingerprint)
+        if digest in self._names or fingerprint == unnamed(digest):
             return
         path = self.root / "fingerprints" / digest.hex()
         if not path.exists():
@@ -94,12 +96,12 @@ class StoreDirectory:
         self._names[digest] = fingerprint
 
     def fingerprint_of(self, digest: bytes) -> str:
-        """Empty when it is not known."""
+        """`unnamed` when it is not known."""
         if digest not in self._names:
             try:
                 self._names[digest] = (self.root / "fingerprints" / digest.hex()).read_text()
             except (OSError, ValueError):
-                return ""
+                return unnamed(digest)
         return self._names[digest]
 
     def _read_identity(self) -> bytes | None:

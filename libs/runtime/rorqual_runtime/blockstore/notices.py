@@ -10,6 +10,7 @@ from rorqual_proto.v1 import kvmeta_pb2
 
 from rorqual_runtime import subjects
 from rorqual_runtime.blockstore.backend import ForgetReason, ForgottenBlock
+from rorqual_runtime.blockstore.record import is_named
 from rorqual_runtime.bus import Bus
 from rorqual_runtime.errors import ServingError
 
@@ -33,7 +34,7 @@ class ForgetNotices:
 
     def add(self, blocks: Sequence[ForgottenBlock]) -> None:
         """An `OnForgotten`: from any thread, without waiting."""
-        told = [b for b in blocks if b.fingerprint and b.reason in self._reasons]
+        told = [b for b in blocks if is_named(b.fingerprint) and b.reason in self._reasons]
         if told and not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._add, told)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import re
 import struct
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
@@ -21,7 +22,11 @@ _FORMAT_VERSION = 2
 # magic, version, segment, slot, generation, store, fingerprint, key, payload bytes, created,
 # expires (0: never), provenance, lifetime, depth, payload digest
 _FIELDS = struct.Struct("<8sIIII16s16s16sQddBBxxI16s")
+_PLACE = struct.Struct("<8sIIII16s")
+_NAME = slice(_PLACE.size, _PLACE.size + 32)
+_LENGTH = slice(_NAME.stop, _NAME.stop + 8)
 _DIGEST_BYTES = 16
+_DIGEST = slice(_FIELDS.size - _DIGEST_BYTES, _FIELDS.size)
 PACKED_BYTES = _FIELDS.size + _DIGEST_BYTES
 
 
@@ -29,9 +34,25 @@ class BadRecord(Exception):
     """The record is not what its index says, or not one at all."""
 
 
+_UNNAMED = "unnamed:"
+_UNNAMED_FORM = re.compile(_UNNAMED + "[0-9a-f]{32}")
+
+
 @functools.lru_cache(maxsize=256)
 def fingerprint_digest(fingerprint: str) -> bytes:
+    """16 bytes for it in records and entries."""
+    if _UNNAMED_FORM.fullmatch(fingerprint):
+        return bytes.fromhex(fingerprint.removeprefix(_UNNAMED))
     return xxhash.xxh3_128_digest(fingerprint.encode())
+
+
+def unnamed(digest: bytes) -> str:
+    """What to call the model of a digest whose fingerprint is not known; has this digest, too."""
+    return _UNNAMED + digest.hex()
+
+
+def is_named(fingerprint: str) -> bool:
+    return _UNNAMED_FORM.fullmatch(fingerprint) is None
 
 
 class BlockName(NamedTuple):
@@ -109,16 +130,20 @@ class RecordHeader:
 
 
 def _fields(raw: Buffer) -> tuple[Any, ...]:
-    view = memoryview(raw)
-    if view.nbytes < PACKED_BYTES:
-        raise BadRecord("truncated header")
-    fields = view[: _FIELDS.size]
-    if view[_FIELDS.size : PACKED_BYTES] != xxhash.xxh3_128_digest(fields):
-        raise BadRecord("wrong header checksum")
-    values = _FIELDS.unpack(fields)
+    values = _FIELDS.unpack(_header(raw)[: _FIELDS.size])
     if values[:2] != (_MAGIC, _FORMAT_VERSION):
         raise BadRecord("another format")
     return values
+
+
+def _header(raw: Buffer) -> bytes:
+    """The header alone, whole. Raises: BadRecord."""
+    header = bytes(memoryview(raw)[:PACKED_BYTES])
+    if len(header) < PACKED_BYTES:
+        raise BadRecord("truncated header")
+    if header[_FIELDS.size :] != xxhash.xxh3_128_digest(header[: _FIELDS.size]):
+        raise BadRecord("wrong header checksum")
+    return header
 
 
 def digest_of(payload: Buffer) -> bytes:
@@ -130,13 +155,15 @@ def verify(raw: Buffer, payload: memoryview, name: BlockName, address: Address) 
 
     Raises: BadRecord unless header and payload are what was put, under this name, at this place.
     """
-    (_, _, segment, slot, generation, store_id, fingerprint, key, size, _, _,
-     _, _, _, digest) = _fields(raw)  # fmt: skip
-    if (store_id, segment, slot, generation) != address:
+    header = _header(raw)
+    store_id, segment, slot, generation = address
+    if header[: _PLACE.size] != _PLACE.pack(
+        _MAGIC, _FORMAT_VERSION, segment, slot, generation, store_id
+    ):
         raise BadRecord("a record of another place")
-    if (fingerprint, key) != name:
+    if header[_NAME] != name.fingerprint + name.key:
         raise BadRecord("another block")
-    if size != payload.nbytes:
+    if int.from_bytes(header[_LENGTH], "little") != payload.nbytes:
         raise BadRecord("wrong length")
-    if digest_of(payload) != digest:
+    if header[_DIGEST] != digest_of(payload):
         raise BadRecord("wrong payload checksum")

@@ -6,6 +6,7 @@ value is a record like those of segment files, verified at every read.
 
 from __future__ import annotations
 
+import contextlib
 import math
 import threading
 from collections import Counter
@@ -23,6 +24,9 @@ from rorqual_runtime.blockstore.record import (
     BlockName,
     RecordHeader,
     digest_of,
+    fingerprint_digest,
+    is_named,
+    unnamed,
     verify,
 )
 from rorqual_runtime.clock import Clock, WallClock
@@ -62,14 +66,18 @@ class RedisBlockStore:
             decode_responses=False,
         )
         self._client = redis.Redis(connection_pool=pool)
+        self._identity = fingerprint_digest(url).hex()
         self._counts: Counter[str] = Counter()
         self._lock = threading.Lock()
         self._away_until_s = -math.inf
 
-    def get(self, fingerprint: str, key: bytes, into: Buffer) -> bool:
+    def get(self, fingerprint: str, key: bytes, into: Buffer, *, is_use: bool = True) -> bool:
         return self.get_many(fingerprint, [(key, into)])[0]
 
-    def get_many(self, fingerprint: str, wanted: Sequence[tuple[bytes, Buffer]]) -> list[bool]:
+    def get_many(
+        self, fingerprint: str, wanted: Sequence[tuple[bytes, Buffer]], *, is_use: bool = True
+    ) -> list[bool]:
+        """The server counts every read as a use."""
         hits: list[bool] = []
         targets = [(BlockName.of(fingerprint, k), memoryview(into).cast("B")) for k, into in wanted]
         for batch in _batches(targets):
@@ -128,21 +136,33 @@ class RedisBlockStore:
                 return start + found.index(0)
         return len(keys)
 
+    def hold(self, fingerprint: str, keys: Sequence[bytes], until_unix_s: float) -> None:
+        """Counts as a use: the server knows no more of it."""
+        names = [_key_of(BlockName.of(fingerprint, key)) for key in keys]
+        if names:
+            self._call(lambda: self._client.touch(*names), 0)
+
     def delete(self, fingerprint: str, key: bytes) -> bool:
         name = BlockName.of(fingerprint, key)
         return bool(self._call(lambda: self._client.unlink(_key_of(name)), 0))
 
     def listing(self) -> Iterator[BlockListing]:
+        names: dict[bytes, str] = {}
         for keys in self._scanned():
-            raws = self._call(partial(self._headers, keys), [])
-            for raw in raws:
-                try:
-                    yield self._listed(RecordHeader.parse(raw))
-                except BadRecord:
-                    continue
+            for raw in self._call(partial(self._headers, keys), []):
+                with contextlib.suppress(BadRecord):
+                    header = RecordHeader.parse(raw)
+                    digest = header.name.fingerprint
+                    if digest not in names:
+                        names[digest] = self._name_of(digest)
+                    yield _listed(header, names[digest])
 
     def maintain(self, *, everything: bool = False) -> None:
         """Nothing to do: the server looks after itself."""
+
+    @property
+    def identity(self) -> str:
+        return self._identity
 
     def is_reachable(self) -> bool:
         return bool(self._call(self._client.ping, False))
@@ -212,8 +232,8 @@ class RedisBlockStore:
         is_new_only = mark.provenance is not Provenance.EXACT
         for name, record in records:
             pipe.set(_key_of(name), record, px=lifetime_ms, nx=is_new_only)
-        digest = records[0][0].fingerprint
-        pipe.set(_NAME_PREFIX + digest.hex().encode(), fingerprint)  # the server may evict it
+        if is_named(fingerprint):  # each time: the server may have evicted it
+            pipe.set(_name_key(records[0][0].fingerprint), fingerprint)
         replies = pipe.execute(raise_on_error=False)[: len(records)]
         return [_outcome(reply) for reply in replies]
 
@@ -241,19 +261,9 @@ class RedisBlockStore:
             pipe.getrange(key, 0, PACKED_BYTES - 1)
         return [raw for raw in pipe.execute(raise_on_error=False) if isinstance(raw, bytes)]
 
-    def _listed(self, header: RecordHeader) -> BlockListing:
-        key = _NAME_PREFIX + header.name.fingerprint.hex().encode()
-        fingerprint = self._call(lambda: self._client.get(key), None) or b""
-        return BlockListing(
-            fingerprint.decode(errors="replace"),
-            header.name.key,
-            header.num_payload_bytes,
-            header.created_unix_s,
-            header.expires_unix_s,
-            header.created_unix_s,
-            0,
-            header.mark,
-        )
+    def _name_of(self, digest: bytes) -> str:
+        name = self._call(lambda: self._client.get(_name_key(digest)), None)
+        return name.decode(errors="replace") if name else unnamed(digest)
 
     def _call(self, call: Callable[[], Any], otherwise: T) -> Any:
         """What the server answers, or `otherwise` while it is away."""
@@ -276,6 +286,23 @@ def _outcome(reply: Any) -> str:
     if reply is None:
         return "duplicates"
     return "puts" if reply is True else "put_failures"
+
+
+def _listed(header: RecordHeader, fingerprint: str) -> BlockListing:
+    return BlockListing(
+        fingerprint,
+        header.name.key,
+        header.num_payload_bytes,
+        header.created_unix_s,
+        header.expires_unix_s,
+        header.created_unix_s,
+        0,
+        header.mark,
+    )
+
+
+def _name_key(digest: bytes) -> bytes:
+    return _NAME_PREFIX + digest.hex().encode()
 
 
 def _key_of(name: BlockName) -> bytes:

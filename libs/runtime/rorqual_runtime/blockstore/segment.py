@@ -30,10 +30,12 @@ from rorqual_runtime.blockstore.entries import (
     parse_entry,
 )
 from rorqual_runtime.blockstore.record import PAGE_BYTES, Address
-from rorqual_runtime.blockstore.slot_io import SlotFile, SlotIo
+from rorqual_runtime.blockstore.slot_io import Move, SlotFile, SlotIo
 
 _MAGIC = b"RQINDEX2"
 _FIELDS = struct.Struct("<8sIIIxxxx16s")  # magic, number, slot bytes, slots, store
+_HEAD = struct.Struct("<IB")
+"""An entry's generation and state."""
 _DIGEST_BYTES = 16
 _DIRTY_OFFSET = 2048
 SCAN_SLOTS = 4096
@@ -113,19 +115,19 @@ class Segment:
     def address(self, slot: int, generation: int) -> Address:
         return Address(self.shape.store_id, self.number, slot, generation)
 
-    def read_record(self, slot: int, payload: memoryview) -> bytes:
-        """Fill payload; returns the header's bytes. Raises: BadRecord, OSError."""
-        return self._data.read(slot * self.shape.slot_bytes, payload)
-
-    def write_record(self, slot: int, header: bytes, payload: memoryview) -> None:
-        """Raises: OSError."""
-        self._data.write(slot * self.shape.slot_bytes, header, payload)
+    def move(self, tag: int, slot: int, payload: memoryview, header: bytes = b"") -> Move:
+        """Of the slot's record. header: of one that is to be written."""
+        return Move(tag, self._data, slot * self.shape.slot_bytes, payload, header)
 
     def entry(self, slot: int) -> Entry | None:
         """None for a slot that is free or whose entry is damaged. Raises: OSError."""
         if slot >= self.shape.num_slots:
             return None
         return parse_entry(self._raw_entry(slot), self.number, slot)
+
+    def holds(self, slot: int, generation: int) -> bool:
+        """Whether a record of this generation is still there. Raises: OSError."""
+        return self._raw_entry(slot)[:5] == _HEAD.pack(generation, SlotState.VALID)
 
     def publish(self, slot: int, entry: Entry) -> None:
         """Raises: OSError."""

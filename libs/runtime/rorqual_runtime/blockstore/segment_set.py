@@ -50,6 +50,17 @@ class Found(NamedTuple):
     entry: Entry
 
 
+def change_use(found: Found, change: Callable[[Entry], Entry | None]) -> None:
+    """Write what change makes of the block's use as it is now, if it is still this block.
+
+    Raises: OSError."""
+    entry = found.segment.entry(found.slot)
+    if entry is not None and entry.generation == found.entry.generation:
+        changed = change(entry)
+        if changed is not None:
+            found.segment.note_use(found.slot, changed)
+
+
 class SegmentSet:
     """Opens segments as they are needed. Every method may raise OSError."""
 
@@ -70,7 +81,7 @@ class SegmentSet:
         self.directory = directory
         self.slot_bytes = slot_bytes
         self._store_id = store_id
-        self._io = io
+        self.io = io
         self._max_blocks = max_blocks
         self._on_damaged = on_damaged
         self._segments: dict[int, Segment] = {}
@@ -97,8 +108,7 @@ class SegmentSet:
     def withdraw(self, found: Found) -> bool:
         """Make a record invisible and its slot free. False: it was another one by now."""
         segment, slot, entry = found
-        now = segment.entry(slot)
-        if now is None or now.generation != entry.generation:
+        if not segment.holds(slot, entry.generation):
             return False
         segment.free(slot, entry.generation)
         self._map.remove(entry.name, Place(segment.number, slot))
@@ -110,7 +120,7 @@ class SegmentSet:
         if segment is not None:
             return segment
         try:
-            fresh = Segment(self.directory, number, self._store_id, self._io)
+            fresh = Segment(self.directory, number, self._store_id, self.io)
         except FileNotFoundError:
             return None
         except BadSegment:
@@ -132,7 +142,7 @@ class SegmentSet:
     def create(self, num_slots: int, number: int) -> Segment | None:
         """A new segment, owned by nobody; call it while holding the store's lock."""
         shape = SegmentShape(self._store_id, number, self.slot_bytes, num_slots)
-        create_segment(self.directory, shape, self._io)
+        create_segment(self.directory, shape, self.io)
         return self.segment(number)
 
     def refresh(self) -> None:

@@ -136,6 +136,7 @@ class SizeClasses:
     def close(self) -> None:
         for size_class in self._open.values():
             size_class.allocator.close()
+            size_class.segments.io.close()
         self._open = {}
 
     # What allocators ask for.

@@ -1,31 +1,23 @@
-"""Reading and writing whole records of segment files: one interface, several ways.
+"""Reading and writing the records of a segment, one or many side by side.
 
-Direct I/O wants page-aligned memory; what is not goes through a pool of aligned buffers. The kernel
-call of each record runs without the interpreter's lock, so a few threads keep a device busy.
+Records move past the page cache (O_DIRECT): their bytes are not needed twice, and the kernel would
+copy them once more. It moves page-aligned memory itself; what is not goes through a buffer that is.
 """
 
 from __future__ import annotations
 
-import contextlib
-import errno
-import fcntl
+import ctypes
 import mmap
-import os
-import threading
-from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Generator, Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, Protocol
 
 import numpy as np
 
-from rorqual_runtime.blockstore.descriptors import Descriptor, open_descriptor
-from rorqual_runtime.blockstore.record import PACKED_BYTES, PAGE_BYTES, BadRecord
+from rorqual_runtime.blockstore.record import PAGE_BYTES, BadRecord
 
 IoMode = Literal["direct", "buffered"]
-_O_DIRECT = getattr(os, "O_DIRECT", 0)
-_NO_DIRECT = (errno.EINVAL, errno.EOPNOTSUPP)
-_VectorCall = Callable[[int, list[memoryview], int], int]
 
 
 class SlotFile(Protocol):
@@ -46,8 +38,42 @@ class SlotFile(Protocol):
         ...
 
 
+@dataclass(slots=True)
+class Move:
+    """One record to be read or written, and what came of it."""
+
+    tag: int
+    """The caller's own name for it."""
+    file: SlotFile
+    offset: int
+    payload: memoryview
+    """To be filled, or to be written; nobody else may touch it meanwhile."""
+    header: bytes = b""
+    """Of a write; of a read once it is done."""
+    error: OSError | BadRecord | None = field(default=None, init=False)
+    """Why it could not be done."""
+
+    def read(self) -> None:
+        """Do it now."""
+        try:
+            self.header = self.file.read(self.offset, self.payload)
+        except (OSError, BadRecord) as error:
+            self.error = error.with_traceback(None)  # it leads to this move: a cycle
+
+    def write(self) -> None:
+        """Do it now."""
+        try:
+            self.file.write(self.offset, self.header, self.payload)
+        except OSError as error:
+            self.error = error.with_traceback(None)  # it leads to this move: a cycle
+
+
+Moves = Generator[Move, None, None]
+"""Those that are done. Closed early, it returns when nothing is under way any more."""
+
+
 class SlotIo(Protocol):
-    """How a store reaches the data files of its segments."""
+    """How a store reaches the data files of its segments. Safe for threads."""
 
     def create(self, path: Path, num_bytes: int) -> None:
         """A new file with its space set aside. Raises: OSError, leaving no file."""
@@ -57,111 +83,24 @@ class SlotIo(Protocol):
         """Raises: OSError."""
         ...
 
+    def read_each(self, moves: Iterator[Move], count: int) -> Moves:
+        """Do at most count moves, taken as there is room for them; yields each once it is done."""
+        ...
 
-class PosixIo:
-    """`SlotIo` by system calls, past the page cache where mode and file system allow it."""
+    def write_each(self, moves: Iterator[Move], count: int) -> Moves:
+        """As `read_each`."""
+        ...
 
-    def __init__(self, mode: IoMode, max_record_bytes: int) -> None:
-        """max_record_bytes: the largest record, header page included."""
-        self._flags = _O_DIRECT if mode == "direct" else 0
-        self._buffers = AlignedBuffers(max_record_bytes)
-
-    def create(self, path: Path, num_bytes: int) -> None:
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
-        try:
-            os.posix_fallocate(fd, 0, num_bytes)
-        except BaseException:
-            path.unlink()
-            raise
-        finally:
-            os.close(fd)
-
-    def open(self, path: Path) -> PosixFile:
-        flags = os.O_RDWR | os.O_CLOEXEC
-        try:
-            return PosixFile(open_descriptor(path, flags | self._flags), self._buffers)
-        except OSError as error:
-            if not self._flags or error.errno not in _NO_DIRECT:
-                raise
-            return PosixFile(open_descriptor(path, flags), self._buffers)
+    def close(self) -> None: ...
 
 
-class PosixFile:
-    """`SlotFile` over a descriptor."""
-
-    def __init__(self, file: Descriptor, buffers: AlignedBuffers) -> None:
-        self._file = file
-        self._buffers = buffers
-        self._is_direct = bool(_O_DIRECT and fcntl.fcntl(file.fd, fcntl.F_GETFL) & _O_DIRECT)
-
-    def read(self, offset: int, payload: memoryview) -> bytes:
-        with self._buffers.borrowed() as buffer:
-            header = buffer[:PAGE_BYTES]
-            if self._takes(payload):
-                self._fill([header, payload], offset)
-            else:
-                staging = buffer[PAGE_BYTES : PAGE_BYTES + pages_of(payload.nbytes)]
-                self._fill([header, staging], offset)
-                copy_bytes(staging[: payload.nbytes], payload)
-            return bytes(header[:PACKED_BYTES])
-
-    def write(self, offset: int, header: bytes, payload: memoryview) -> None:
-        with self._buffers.borrowed() as buffer:
-            page = buffer[:PAGE_BYTES]
-            page[:] = header.ljust(PAGE_BYTES, b"\0")
-            if self._takes(payload):
-                self._store([page, payload], offset)
-                return
-            staging = buffer[PAGE_BYTES : PAGE_BYTES + pages_of(payload.nbytes)]
-            copy_bytes(payload, staging[: payload.nbytes])
-            staging[payload.nbytes :] = bytes(staging.nbytes - payload.nbytes)
-            self._store([page, staging], offset)
-
-    def _takes(self, payload: memoryview) -> bool:
-        """Whether the kernel can move these bytes itself."""
-        return not self._is_direct or is_aligned(payload)
-
-    def _fill(self, parts: list[memoryview], offset: int) -> None:
-        if self._moved(os.preadv, parts, offset) < sum(part.nbytes for part in parts):
-            raise BadRecord("the file ends within the record")
-
-    def _store(self, parts: list[memoryview], offset: int) -> None:
-        if self._moved(os.pwritev, parts, offset) < sum(part.nbytes for part in parts):
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    def _moved(self, call: _VectorCall, parts: list[memoryview], offset: int) -> int:
-        """Bytes read or written. Some file systems open for direct I/O and then refuse it: it is
-        not tried again on this file."""
-        try:
-            return call(self._file.fd, parts, offset)
-        except OSError as error:
-            if not self._is_direct or error.errno not in _NO_DIRECT:
-                raise
-            self._is_direct = False
-            flags = fcntl.fcntl(self._file.fd, fcntl.F_GETFL)
-            fcntl.fcntl(self._file.fd, fcntl.F_SETFL, flags & ~_O_DIRECT)
-            return call(self._file.fd, parts, offset)
-
-
-class AlignedBuffers:
-    """Page-aligned buffers of one size, kept for the next who needs one."""
+class AlignedMemory:
+    """A run of zeroed pages of our own."""
 
     def __init__(self, num_bytes: int) -> None:
-        self._num_bytes = pages_of(num_bytes)
-        self._free: deque[mmap.mmap] = deque()
-        self._lock = threading.Lock()
-
-    @contextlib.contextmanager
-    def borrowed(self) -> Iterator[memoryview]:
-        with self._lock:
-            buffer = self._free.pop() if self._free else None
-        if buffer is None:
-            buffer = mmap.mmap(-1, self._num_bytes)
-        try:
-            yield memoryview(buffer)
-        finally:
-            with self._lock:
-                self._free.append(buffer)
+        pages = mmap.mmap(-1, pages_of(num_bytes))
+        self.view = memoryview(pages)
+        self.address = address_of(self.view)
 
 
 def pages_of(num_bytes: int) -> int:
@@ -169,12 +108,21 @@ def pages_of(num_bytes: int) -> int:
     return -(-num_bytes // PAGE_BYTES) * PAGE_BYTES
 
 
-def is_aligned(buffer: memoryview) -> bool:
-    """Whether the kernel can read or write this memory directly."""
-    if buffer.nbytes % PAGE_BYTES:
-        return False
+def address_of(buffer: memoryview) -> int:
+    """Where its bytes are, of which it must have one."""
+    if not buffer.readonly:
+        return ctypes.addressof(ctypes.c_char.from_buffer(buffer))
     address: int = np.frombuffer(buffer, np.uint8).__array_interface__["data"][0]
-    return address % PAGE_BYTES == 0
+    return address
+
+
+def page_address(buffer: memoryview) -> int:
+    """Where its bytes are if the kernel can move them past the page cache, else 0."""
+    num_bytes = buffer.nbytes
+    if num_bytes == 0 or num_bytes % PAGE_BYTES:
+        return 0
+    address = address_of(buffer)
+    return address if address % PAGE_BYTES == 0 else 0
 
 
 def copy_bytes(source: memoryview, target: memoryview) -> None:

@@ -4,45 +4,33 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import errno
 import math
 from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rorqual_runtime.blockstore.allocator import OwnSlot
 from rorqual_runtime.blockstore.backend import (
     BlockListing,
     BlockMark,
     OnForgotten,
-    Provenance,
     StoreStats,
 )
 from rorqual_runtime.blockstore.entries import Entry
-from rorqual_runtime.blockstore.io_threads import IoThreads
 from rorqual_runtime.blockstore.ledger import Ledger
-from rorqual_runtime.blockstore.record import (
-    BadRecord,
-    BlockName,
-    RecordHeader,
-    digest_of,
-    verify,
-)
-from rorqual_runtime.blockstore.segment_set import Found
+from rorqual_runtime.blockstore.reads import Wanted, read_blocks
+from rorqual_runtime.blockstore.record import BlockName
+from rorqual_runtime.blockstore.segment_set import Found, change_use
 from rorqual_runtime.blockstore.size_classes import SizeClass, SizeClasses
 from rorqual_runtime.blockstore.slot_io import IoMode
 from rorqual_runtime.blockstore.survey import EvictionPolicy
+from rorqual_runtime.blockstore.writes import Offered, write_blocks
 from rorqual_runtime.clock import Clock, WallClock
-from rorqual_runtime.logs import get_logger
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-_TOUCH_INTERVAL_S = 60.0
 _PLAIN = BlockMark()
-
-log = get_logger(__name__)
 
 
 class BlockStore:
@@ -64,13 +52,11 @@ class BlockStore:
         clock: Clock | None = None,
         on_forgotten: OnForgotten | None = None,
         io_mode: IoMode = "direct",
-        num_threads: int = 16,
     ) -> None:
         """Open or create. Raises: OSError when the directory cannot be used at all."""
         if capacity_bytes <= 0:
             raise ValueError(f"need capacity_bytes > 0; got {capacity_bytes}")
         self._clock = clock or WallClock()
-        self._threads = IoThreads(num_threads)
         self._ledger = Ledger(on_forgotten, self._name_of)
         self._classes = SizeClasses(
             Path(directory),
@@ -82,22 +68,24 @@ class BlockStore:
             on_damaged=partial(self._ledger.count, "corrupt"),
         )
 
-    def get(self, fingerprint: str, key: bytes, into: Buffer) -> bool:
+    def get(self, fingerprint: str, key: bytes, into: Buffer, *, is_use: bool = True) -> bool:
         """Fill `into` with the block. False: a miss, also when what was found is damaged, expired
         or not of this size; `into` holds anything."""
-        name = BlockName.of(fingerprint, key)
-        target = memoryview(into).cast("B")
-        try:
-            is_hit = self._read(name, target)
-        except OSError:
-            is_hit = False
-        self._ledger.count("hits" if is_hit else "misses")
-        self._ledger.tell()
-        return is_hit
+        return self.get_many(fingerprint, [(key, into)], is_use=is_use)[0]
 
-    def get_many(self, fingerprint: str, wanted: Sequence[tuple[bytes, Buffer]]) -> list[bool]:
+    def get_many(
+        self, fingerprint: str, wanted: Sequence[tuple[bytes, Buffer]], *, is_use: bool = True
+    ) -> list[bool]:
         """`get` for each (key, into), side by side. Returns their results in order."""
-        return self._threads.each(lambda i: self.get(fingerprint, *wanted[i]), len(wanted))
+        blocks = [
+            Wanted(BlockName.of(fingerprint, key), memoryview(into).cast("B"))
+            for key, into in wanted
+        ]
+        hits = read_blocks(self._classes, blocks, self._clock.now_unix_s(), notes_use=is_use)
+        self._ledger.count("hits", sum(hits))
+        self._ledger.count("misses", len(hits) - sum(hits))
+        self._ledger.tell()
+        return hits
 
     def put(
         self,
@@ -110,17 +98,7 @@ class BlockStore:
     ) -> bool:
         """Keep the block, for at most ttl_s if given. False: it was not kept; never raises for
         storage."""
-        name = BlockName.of(fingerprint, key)
-        payload = memoryview(data).cast("B")
-        try:
-            self._classes.directory.name_fingerprint(name.fingerprint, fingerprint)
-            outcome = self._put(name, payload, ttl_s, mark)
-        except OSError as error:
-            log.debug("block not stored", extra={"error": str(error)})
-            outcome = "put_failures"
-        self._ledger.count(outcome)
-        self._ledger.tell()
-        return outcome != "put_failures"
+        return self.put_many(fingerprint, [(key, data)], ttl_s=ttl_s, mark=mark)[0]
 
     def put_many(
         self,
@@ -131,12 +109,22 @@ class BlockStore:
         mark: BlockMark = _PLAIN,
     ) -> list[bool]:
         """`put` for each (key, data), side by side; depth counts on from the mark's."""
-
-        def put_one(index: int) -> bool:
-            own_mark = mark._replace(depth=mark.depth + index)
-            return self.put(fingerprint, *blocks[index], ttl_s=ttl_s, mark=own_mark)
-
-        return self._threads.each(put_one, len(blocks))
+        offered = [
+            Offered(
+                BlockName.of(fingerprint, key),
+                memoryview(data).cast("B"),
+                ttl_s,
+                mark._replace(depth=mark.depth + index),
+            )
+            for index, (key, data) in enumerate(blocks)
+        ]
+        with contextlib.suppress(OSError):  # if it can't be noted, nor can the blocks
+            self._classes.directory.name_fingerprint(fingerprint)
+        outcomes = write_blocks(self._classes, offered, self._clock.now_unix_s())
+        for outcome in set(outcomes):
+            self._ledger.count(outcome, outcomes.count(outcome))
+        self._ledger.tell()
+        return [outcome != "put_failures" for outcome in outcomes]
 
     def has(self, fingerprint: str, key: bytes) -> bool:
         """Whether the index names such a block; only `get` verifies the record."""
@@ -151,6 +139,15 @@ class BlockStore:
         """How many blocks the index names before the first that it does not."""
         absent = (number for number, key in enumerate(keys) if not self.has(fingerprint, key))
         return next(absent, len(keys))
+
+    def hold(self, fingerprint: str, keys: Sequence[bytes], until_unix_s: float) -> None:
+        """Not to be evicted until then, at most for MAX_HOLD_S, by any process."""
+        now_s, until_s = int(self._clock.now_unix_s()), math.ceil(until_unix_s)
+        with contextlib.suppress(OSError):
+            for key in keys:
+                found = self._find(BlockName.of(fingerprint, key))
+                if found is not None:
+                    change_use(found[1], lambda entry: entry.held(now_s, until_s))
 
     def delete(self, fingerprint: str, key: bytes) -> bool:
         """Forget the block. False: it was not there."""
@@ -181,6 +178,10 @@ class BlockStore:
                 self._classes.shrink()
         self._ledger.tell()
 
+    @property
+    def identity(self) -> str:
+        return self._classes.directory.store_id.hex()
+
     def is_reachable(self) -> bool:
         return not self._classes.directory.is_gone()
 
@@ -197,96 +198,7 @@ class BlockStore:
         return StoreStats(**{**counted, **sizes})
 
     def close(self) -> None:
-        self._threads.close()
         self._classes.close()
-
-    def _read(self, name: BlockName, target: memoryview) -> bool:
-        size_class = self._classes.find(target.nbytes)
-        if size_class is None:
-            return False
-        now_unix_s = self._clock.now_unix_s()
-        for _ in range(2):  # once more for a slot that was used anew meanwhile
-            found = size_class.segments.locate(name)
-            if found is None or found.entry.num_bytes != target.nbytes:
-                return False
-            if found.entry.is_due(now_unix_s):
-                size_class.allocator.withdraw(found, "expired")
-                return False
-            if _is_read(name, found, target):
-                _note_use(found, int(now_unix_s))
-                return True
-            if size_class.allocator.withdraw(found, "corrupt"):
-                return False
-        return False
-
-    def _put(
-        self, name: BlockName, payload: memoryview, ttl_s: float | None, mark: BlockMark
-    ) -> str:
-        """Returns which count it adds to. Raises: OSError."""
-        size_class = self._classes.make(payload.nbytes)
-        earlier = size_class.segments.locate(name)
-        if earlier is not None and self._keeps(size_class, earlier, payload.nbytes, ttl_s, mark):
-            return "duplicates"
-        try:
-            own = size_class.allocator.take()
-        except FileNotFoundError:  # somebody has deleted the directory
-            self._classes.begin_again()
-            return "put_failures"
-        if own is None:
-            return "put_failures"
-        try:
-            self._write(size_class, own, name, payload, ttl_s, mark)
-        except BaseException:
-            size_class.allocator.give_back(own)
-            raise
-        if earlier is not None:
-            size_class.allocator.withdraw(earlier, None)
-        return "puts"
-
-    def _keeps(
-        self,
-        size_class: SizeClass,
-        found: Found,
-        num_bytes: int,
-        ttl_s: float | None,
-        mark: BlockMark,
-    ) -> bool:
-        """Whether the block is there already and as good; its life is made longer if need be."""
-        entry, now_unix_s = found.entry, self._clock.now_unix_s()
-        if entry.num_bytes != num_bytes or entry.is_due(now_unix_s):
-            return False
-        if mark.provenance is Provenance.EXACT and entry.mark.provenance is not Provenance.EXACT:
-            return False
-        wanted_s = math.inf if ttl_s is None else now_unix_s + ttl_s / 2
-        if entry.expires_s and entry.expires_s < wanted_s:
-            longer = entry._replace(expires_s=_expiry_s(now_unix_s, ttl_s))
-            size_class.allocator.update(found, longer)
-        return True
-
-    def _write(
-        self,
-        size_class: SizeClass,
-        own: OwnSlot,
-        name: BlockName,
-        payload: memoryview,
-        ttl_s: float | None,
-        mark: BlockMark,
-    ) -> None:
-        now_unix_s = self._clock.now_unix_s()
-        expires_s = _expiry_s(now_unix_s, ttl_s)
-        header = RecordHeader(
-            name,
-            own.segment.address(own.slot, own.generation),
-            payload.nbytes,
-            now_unix_s,
-            float(expires_s) or None,
-            mark,
-            digest_of(payload),
-        )
-        own.segment.write_record(own.slot, header.pack(), payload)
-        now_s = int(now_unix_s)
-        entry = Entry(own.generation, name, payload.nbytes, expires_s, now_s, now_s, 0, mark)
-        size_class.allocator.publish(own, entry)
 
     def _find(self, name: BlockName) -> tuple[SizeClass, Found] | None:
         for size_class in self._classes.all():
@@ -309,29 +221,3 @@ class BlockStore:
 
     def _name_of(self, fingerprint: bytes) -> str:
         return self._classes.directory.fingerprint_of(fingerprint)
-
-
-def _is_read(name: BlockName, found: Found, target: memoryview) -> bool:
-    """Whether target now holds the block, proven. Raises: OSError, except for unreadable media."""
-    segment, slot, entry = found
-    try:
-        header = segment.read_record(slot, target)
-        verify(header, target, name, segment.address(slot, entry.generation))
-    except BadRecord:
-        return False
-    except OSError as error:
-        if error.errno != errno.EIO:
-            raise
-        return False
-    return True
-
-
-def _note_use(found: Found, now_s: int) -> None:
-    segment, slot, entry = found
-    if now_s - entry.used_s > _TOUCH_INTERVAL_S or entry.used_s > now_s:
-        segment.note_use(slot, entry._replace(used_s=now_s, num_uses=entry.num_uses + 1))
-
-
-def _expiry_s(now_unix_s: float, ttl_s: float | None) -> int:
-    """Whole seconds, rounded up; 0 for never."""
-    return 0 if ttl_s is None else min(math.ceil(now_unix_s + ttl_s), 0xFFFFFFFF)

@@ -5,11 +5,11 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from rorqual_runtime.blockstore.entries import SlotState
+from rorqual_runtime.blockstore.entries import Entry, SlotState
 from rorqual_runtime.blockstore.segment import Segment
 
 SURVEY_SLOTS = 1024
@@ -17,8 +17,7 @@ SURVEY_SLOTS = 1024
 _HINTS = ("num_bytes", "used", "expires", "uses", "depth")
 
 
-@dataclass(frozen=True, slots=True)
-class Candidate:
+class Candidate(NamedTuple):
     """A stored block as eviction sees it."""
 
     slot: int
@@ -29,8 +28,18 @@ class Candidate:
     depth: int
 
 
+def candidate_of(slot: int, entry: Entry) -> Candidate:
+    """The block of one slot."""
+    expires_unix_s = float(entry.expires_s) or None
+    last_unix_s = float(entry.used_s)
+    return Candidate(
+        slot, entry.num_bytes, last_unix_s, expires_unix_s, entry.num_uses, entry.mark.depth
+    )
+
+
 class EvictionPolicy(Protocol):
-    """Which blocks leave a full store: see `rorqual_policy.ValueEviction`."""
+    """Which blocks leave a full store: see `rorqual_policy.ValueEviction`. A block of infinite
+    value is held: it stays."""
 
     def block_value(self, block: Candidate, now_unix_s: float) -> float: ...
 

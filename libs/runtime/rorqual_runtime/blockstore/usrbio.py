@@ -20,8 +20,10 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from rorqual_runtime.blockstore.descriptors import Descriptor, open_descriptor
+from rorqual_runtime.blockstore.io_threads import IoThreads
+from rorqual_runtime.blockstore.posix_io import PosixIo
 from rorqual_runtime.blockstore.record import PACKED_BYTES, PAGE_BYTES, BadRecord
-from rorqual_runtime.blockstore.slot_io import IoMode, PosixIo, SlotIo, copy_bytes, pages_of
+from rorqual_runtime.blockstore.slot_io import IoMode, Move, Moves, SlotIo, copy_bytes, pages_of
 
 _WAIT = datetime.timedelta(seconds=30)
 
@@ -69,6 +71,7 @@ class UsrbioIo:
         self._record_bytes = pages_of(record_bytes)
         self._idle: deque[_Channel] = deque()
         self._lock = threading.Lock()
+        self._threads = IoThreads()
 
     def create(self, path: Path, num_bytes: int) -> None:
         """3FS gives space as it is written; setting it aside would write every page."""
@@ -78,13 +81,24 @@ class UsrbioIo:
     def open(self, path: Path) -> UsrbioFile:
         return UsrbioFile(self._client, open_descriptor(path, os.O_RDWR), self)
 
+    def read_each(self, moves: Iterator[Move], count: int) -> Moves:
+        return self._threads.each(Move.read, moves, count)
+
+    def write_each(self, moves: Iterator[Move], count: int) -> Moves:
+        return self._threads.each(Move.write, moves, count)
+
+    def close(self) -> None:
+        self._threads.close()
+        self._idle.clear()
+
     @contextlib.contextmanager
     def channel(self) -> Iterator[_Channel]:
-        """One that nobody else uses; after an error it is thrown away."""
+        """One that nobody else uses; after an error it is thrown away. Raises: OSError."""
         with self._lock:
             channel = self._idle.pop() if self._idle else None
         if channel is None:
-            channel = _Channel(self._client, self._mount_point, self._record_bytes)
+            memory = SharedMemory(create=True, size=self._record_bytes)
+            channel = _Channel(self._client, self._mount_point, memory)
         yield channel
         with self._lock:
             self._idle.append(channel)
@@ -94,11 +108,16 @@ class UsrbioFile:
     """`SlotFile` of a file on a 3FS mount."""
 
     def __init__(self, client: UsrbioClient, file: Descriptor, io: UsrbioIo) -> None:
+        """Raises: OSError."""
         self._client, self._file, self._io = client, file, io
-        client.register_fd(file.fd)
+        self._is_registered = False
+        with _as_os_error():
+            client.register_fd(file.fd)
+        self._is_registered = True
 
     def __del__(self) -> None:
-        self._client.deregister_fd(self._file.fd)
+        if self._is_registered:
+            self._client.deregister_fd(self._file.fd)
 
     def read(self, offset: int, payload: memoryview) -> bytes:
         with self._io.channel() as channel:
@@ -121,16 +140,20 @@ class UsrbioFile:
 class _Channel:
     """Shared memory of one record and the two rings that move it."""
 
-    def __init__(self, client: UsrbioClient, mount_point: str, num_bytes: int) -> None:
-        self._shm = SharedMemory(create=True, size=num_bytes)
-        self._iovec = client.make_iovec(self._shm, mount_point)
-        self._rings = {
-            is_read: client.make_ioring(mount_point, 1, for_read=is_read)
-            for is_read in (True, False)
-        }
-        self._shm.unlink()  # the client holds it by now; nothing is left behind if we are killed
-        assert self._shm.buf is not None
-        self.memory = self._shm.buf
+    def __init__(self, client: UsrbioClient, mount_point: str, memory: SharedMemory) -> None:
+        """memory: its own from now on. Raises: OSError, leaving nothing of it behind."""
+        self._shm = memory
+        self._iovec: Any = None
+        self._rings: dict[bool, Any] = {}
+        try:
+            assert self._shm.buf is not None
+            self.memory = self._shm.buf
+            with _as_os_error():
+                self._iovec = client.make_iovec(self._shm, mount_point)
+                for is_read in (True, False):
+                    self._rings[is_read] = client.make_ioring(mount_point, 1, for_read=is_read)
+        finally:
+            self._shm.unlink()  # the client holds it by now; if we are killed nothing stays behind
 
     def __del__(self) -> None:
         self._rings.clear()
@@ -141,10 +164,20 @@ class _Channel:
     def move(self, fd: int, offset: int, count: int, *, is_read: bool) -> int:
         """Bytes moved. Raises: OSError, TimeoutError."""
         ring = self._rings[is_read]
-        ring.prepare(self._iovec[:count], is_read, fd, offset)
-        done: Sequence[Any] = ring.submit().wait(min_results=1, timeout=_WAIT)
+        with _as_os_error():
+            ring.prepare(self._iovec[:count], is_read, fd, offset)
+            done: Sequence[Any] = ring.submit().wait(min_results=1, timeout=_WAIT)
         if not done:
             raise TimeoutError(errno.ETIMEDOUT, "3FS did not answer in time")
         if done[0].result < 0:
             raise OSError(-done[0].result, os.strerror(-done[0].result))
         return int(done[0].result)
+
+
+@contextlib.contextmanager
+def _as_os_error() -> Iterator[None]:
+    """What the client itself says is wrong, as a failure of this storage."""
+    try:
+        yield
+    except RuntimeError as error:
+        raise OSError(errno.ENODEV, str(error)) from error

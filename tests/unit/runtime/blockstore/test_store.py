@@ -7,8 +7,9 @@ import threading
 
 import numpy as np
 import pytest
-from rorqual_runtime.blockstore import BlockMark, ForgottenBlock, Lifetime, Provenance
+from rorqual_runtime.blockstore import BlockMark, ForgottenBlock, Lifetime, Provenance, posix_io
 from rorqual_runtime.blockstore.size_classes import SizeClasses
+from rorqual_runtime.blockstore.uring import Uring
 from rorqual_runtime.clock import ManualClock
 
 from tests.support.blocks import (
@@ -68,6 +69,44 @@ def test_put_get_has_delete(store):
 
 
 @pytest.mark.parametrize("io_mode", ["direct", "buffered"])
+def test_a_batch_takes_memory_of_any_alignment_and_survives_damage(tmp_path, batches, io_mode):
+    """More blocks than are moved at once, of two sizes, some of them harmed on disk."""
+    store = open_store(tmp_path, 1 << 26, io_mode=io_mode)
+    sizes = [SIZE, 8192]
+    data = {n: block(n, sizes[n % 2]) for n in range(150)}
+    spare = np.zeros(8192 * 151, np.uint8)
+    start = -spare.__array_interface__["data"][0] % 4096
+    targets = {
+        n: spare[start + n * 8192 :][:8192] if n % 2 else bytearray(SIZE) for n in range(150)
+    }
+    for n in range(1, 150, 2):
+        targets[n][:] = np.frombuffer(data[n], np.uint8)
+    own = [(key_of(n), targets[n] if n % 2 else data[n]) for n in range(150)]
+    assert store.put_many(FINGERPRINT, [*own, own[3]]) == [True] * 151
+    assert (store.stats().puts, store.stats().duplicates) == (150, 1)
+    spare[:] = 0
+    harmed = {4, 5, 149}
+    for n in harmed:
+        path, offset = find_record(tmp_path, key_of(n))
+        flip_bit(path, offset + 4096 + n)
+    hits = store.get_many(FINGERPRINT, [(key_of(n), targets[n]) for n in range(150)])
+    assert hits == [n not in harmed for n in range(150)]
+    assert all(bytes(targets[n]) == data[n] for n in range(150) if n not in harmed)
+    assert store.stats().corrupt == 3 and store.stats().hits == 147
+    store.close()
+
+
+def test_a_batch_larger_than_the_store_keeps_what_there_is_room_for(tmp_path, batches):
+    store = open_store(tmp_path, 40 * SLOT)
+    kept = store.put_many(FINGERPRINT, [(key_of(n), block(n)) for n in range(120)])
+    assert all(kept)
+    found = [got(store, n) for n in range(120)]
+    assert sum(data is not None for data in found) == store.stats().num_blocks > 20
+    assert all(data in (None, block(n)) for n, data in enumerate(found))
+    store.close()
+
+
+@pytest.mark.parametrize("io_mode", ["direct", "buffered"])
 @pytest.mark.parametrize("shape", [(100,), (128, 1024), (1025,)])
 def test_arrays_of_any_size_and_alignment(tmp_path, io_mode, shape):
     store = open_store(tmp_path, 1 << 28, io_mode=io_mode)
@@ -85,7 +124,23 @@ def test_arrays_of_any_size_and_alignment(tmp_path, io_mode, shape):
     store.close()
 
 
-def test_a_batch_is_its_blocks(store):
+@pytest.fixture(params=["ring", "threads"])
+def batches(request, monkeypatch):
+    """How many records move at once: both ways give the same."""
+    if request.param == "threads":
+
+        def refuse(*_):
+            raise PermissionError("no io_uring for you")
+
+        monkeypatch.setattr(posix_io, "RingIo", refuse)
+    else:
+        try:
+            Uring(2)
+        except OSError as error:
+            pytest.skip(f"no io_uring here: {error}")
+
+
+def test_a_batch_is_its_blocks(store, batches):
     kept = store.put_many(FINGERPRINT, [(key_of(n), block(n)) for n in range(20)])
     assert kept == [True] * 20
     buffers = {n: bytearray(SIZE) for n in (3, 77, 19)}
@@ -275,6 +330,88 @@ async def test_over_capacity_the_least_recently_used_go(store, clock, gone):
     stats = store.stats()
     assert 1 <= stats.evicted == len(gone) <= 4 and stats.num_bytes <= stats.capacity_bytes
     assert forgotten(1, "evicted") in gone
+
+
+async def test_held_blocks_stay_whoever_makes_room_until_the_hold_ends(store, clock, tmp_path):
+    for number in range(100):
+        assert put(store, number, ttl_s=100_000)
+        await clock.advance(60)
+    writer = open_store(tmp_path, 100 * SLOT, clock=clock)
+    held = [key_of(number) for number in range(10)]
+    store.hold(FINGERPRINT, [*held, key_of(1000)], clock.now_unix_s() + 60)
+    store.hold(FINGERPRINT, held, clock.now_unix_s() + 30)  # makes none shorter
+    assert got(store, 0) == block(0)  # nor does a read
+    await clock.advance(45)
+    for number in range(200, 300):
+        put(writer, number, ttl_s=100_000)
+    writer.put_many("model-b", [(key_of(n), block(n, 3 * SIZE)) for n in range(300, 310)])
+    assert [got(writer, number) for number in range(10)] == [block(n) for n in range(10)]
+    assert got(store, 10) is None
+    await clock.advance(1000)
+    for number in range(400, 500):
+        assert put(writer, number, ttl_s=100_000)
+    assert sum(got(writer, number) is not None for number in range(10)) < 5
+    writer.close()
+
+
+async def test_a_full_store_of_held_blocks_takes_no_more_for_ten_minutes_at_most(store, clock):
+    for number in range(100):
+        put(store, number)
+    store.hold(FINGERPRINT, [key_of(n) for n in range(100)], clock.now_unix_s() + 1e6)
+    await clock.advance(590)
+    assert not put(store, 100)
+    assert all(got(store, number) == block(number) for number in range(100))
+    await clock.advance(11)
+    assert put(store, 100)
+
+
+async def test_a_hold_counts_as_a_use_once(store, clock):
+    put(store, 1, ttl_s=500)
+    for _ in range(3):
+        store.hold(FINGERPRINT, [key_of(1)], clock.now_unix_s() + 60)
+        await clock.advance(10)
+    (listing,) = store.listing()
+    assert listing.num_uses == 1 and listing.last_used_unix_s == clock.now_unix_s() + 50
+    await clock.advance(600)
+    assert got(store, 1) is None  # it expires all the same
+
+
+async def test_who_only_checks_a_block_does_not_use_it(store, clock):
+    put(store, 1)
+    await clock.advance(600)
+    assert store.get(FINGERPRINT, key_of(1), bytearray(SIZE), is_use=False)
+    assert [listing.num_uses for listing in store.listing()] == [0]
+    assert got(store, 1) and [listing.num_uses for listing in store.listing()] == [1]
+
+
+def test_a_model_whose_name_is_lost_can_still_be_handled(store, tmp_path, clock):
+    put(store, 1)
+    (name,) = (tmp_path / "fingerprints").iterdir()
+    name.unlink()
+    fresh = open_store(tmp_path, 100 * SLOT, clock=clock)
+    (listing,) = fresh.listing()
+    assert listing.fingerprint == f"unnamed:{name.name}"
+    assert fresh.get(listing.fingerprint, listing.key, bytearray(SIZE))
+    assert fresh.delete(listing.fingerprint, listing.key) and not list(fresh.listing())
+    assert not list((tmp_path / "fingerprints").iterdir())
+    fresh.close()
+
+
+async def test_a_life_is_not_made_longer_where_another_process_may_reuse_the_slot(
+    store, tmp_path, clock
+):
+    """Another entry could be overwritten: the block is written anew instead."""
+    put(store, 1, ttl_s=100)
+    owner = open_store(tmp_path, 100 * SLOT, clock=clock)
+    store.maintain()
+    store.maintain()  # lets go of its segment
+    assert put(owner, 2)
+    await clock.advance(60)
+    assert put(store, 1, ttl_s=100)
+    await clock.advance(60)
+    assert got(store, 1) == block(1) and got(owner, 2) == block(2)
+    assert [store.stats().corrupt, owner.stats().corrupt] == [0, 0]
+    owner.close()
 
 
 async def test_the_expired_go_before_the_old(store, clock):

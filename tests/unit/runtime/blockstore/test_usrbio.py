@@ -2,11 +2,13 @@
 moves bytes between its shared memory and a plain file."""
 
 import os
+from multiprocessing.shared_memory import SharedMemory
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 from rorqual_runtime.blockstore import usrbio
-from rorqual_runtime.blockstore.slot_io import PosixIo
+from rorqual_runtime.blockstore.posix_io import PosixIo
 from rorqual_runtime.blockstore.usrbio import UsrbioClient, UsrbioIo, choose_io
 
 from tests.support.blocks import SLOT, block, data_files, got, open_store, put
@@ -91,6 +93,28 @@ def test_a_short_file_is_a_corrupt_block_and_silence_a_miss(client, tmp_path):
     assert got(store, 1) == block(1)
     os.truncate(data_files(tmp_path)[0], 5000)
     assert got(store, 1) is None and store.stats().corrupt == 1
+    store.close()
+
+
+@pytest.mark.parametrize("broken", ["register_fd", "make_iovec", "make_ioring"])
+def test_a_client_that_fails_leaves_no_shared_memory(client, tmp_path, monkeypatch, broken):
+    def fail(*_, **__):
+        raise RuntimeError("the mount is gone")
+
+    made = []
+
+    def shared_memory(**options):
+        made.append(SharedMemory(**options))
+        return made[-1]
+
+    store = open_store(tmp_path, 40 * SLOT)
+    monkeypatch.setattr(usrbio, "SharedMemory", shared_memory)
+    with monkeypatch.context() as harm:
+        harm.setattr(client, broken, fail)
+        assert not put(store, 1) and got(store, 1) is None
+    assert bool(made) == (broken != "register_fd")
+    assert not any(Path("/dev/shm", memory.name).exists() for memory in made)
+    assert put(store, 1) and got(store, 1) == block(1)
     store.close()
 
 
