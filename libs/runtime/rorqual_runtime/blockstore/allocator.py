@@ -9,7 +9,7 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
@@ -37,8 +37,7 @@ _CREATIONS = 3
 _NUM_GENERATIONS = 1 << 32
 
 
-@dataclass(frozen=True, slots=True)
-class OwnSlot:
+class OwnSlot(NamedTuple):
     """A slot that is this process's to write, for a record of this generation."""
 
     segment: Segment
@@ -213,7 +212,10 @@ class SlotAllocator:
                     self._let_go(owned)
 
     def _with_free(self) -> _Owned | None:
-        return next((owned for owned in self._owned.values() if owned.free), None)
+        for owned in self._owned.values():
+            if owned.free:
+                return owned
+        return None
 
     def _refilled(self) -> _Owned | None:
         """A segment with free slots: one that lies idle, a new one, or one made room in."""
@@ -313,14 +315,16 @@ class SlotAllocator:
         wanted = max(1, len(blocks) // _EVICTED_SHARE)
         order = self._policy.choose_victims(blocks, now_unix_s=now_unix_s, num_wanted=wanted)
         for slot in (blocks[index].slot for index in order):
-            entry = owned.segment.entry(slot)
-            if entry is not None and self._is_held(candidate_of(slot, entry)):
-                continue  # since just now
-            if entry is not None:
-                reason: ForgetReason = "expired" if entry.is_due(now_unix_s) else "evicted"
-                self.withdraw(Found(owned.segment, slot, entry), reason)
-            elif owned.segment.scrap(slot):
+            self._evict(owned, slot, now_unix_s)
+
+    def _evict(self, owned: _Owned, slot: int, now_unix_s: float) -> None:
+        entry = owned.segment.entry(slot)
+        if entry is None:
+            if owned.segment.scrap(slot):
                 owned.free.append((slot, 0))
+        elif entry.used_s <= now_unix_s or not self._is_held(candidate_of(slot, entry)):
+            reason: ForgetReason = "expired" if entry.is_due(now_unix_s) else "evicted"
+            self.withdraw(Found(owned.segment, slot, entry), reason)
 
     def _has_held(self, segment: Segment) -> bool:
         blocks = sample_of(segment, segment.shape.num_slots, self._dice).blocks

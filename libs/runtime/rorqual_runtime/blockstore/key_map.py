@@ -104,22 +104,20 @@ class KeyMap:
 
     def _home(self, name: BlockName) -> tuple[bytes, int]:
         """The name's tag and the offset of its bucket."""
-        digest = _digest(name)
-        bucket = int.from_bytes(digest[8:], "little") % self.num_buckets
-        return _tag(digest), PAGE_BYTES + bucket * _BUCKET_BYTES
+        tag, rest = _split(name)
+        return tag, PAGE_BYTES + int.from_bytes(rest, "little") % self.num_buckets * _BUCKET_BYTES
 
 
 def tag_of(name: BlockName) -> bytes:
     """8 bytes that stand for the name within its bucket, never all zero."""
-    return _tag(_digest(name))
+    return _split(name)[0]
 
 
-def _digest(name: BlockName) -> bytes:
-    return xxhash.xxh3_128_digest(name.fingerprint + name.key)
-
-
-def _tag(digest: bytes) -> bytes:
-    return digest[:8] if digest[:8] != _NO_TAG else b"\1" * 8
+def _split(name: BlockName) -> tuple[bytes, bytes]:
+    """The name's tag, and the 8 bytes that choose its bucket."""
+    digest = xxhash.xxh3_128_digest(name.fingerprint + name.key)
+    tag = digest[:8]
+    return (tag if tag != _NO_TAG else b"\1" * 8), digest[8:]
 
 
 def _matches(bucket: bytes, tag: bytes) -> Iterator[tuple[int, Place]]:
@@ -133,11 +131,10 @@ def _matches(bucket: bytes, tag: bytes) -> Iterator[tuple[int, Place]]:
 
 def _free_index(bucket: bytes, start: int) -> int | None:
     """An unused index of the bucket; each process and slot looks from another one on."""
-    for step in range(_BUCKET_PLACES):
-        index = (start + step) % _BUCKET_PLACES
-        at = index * _PLACE.size
+    for step in range(start, start + _BUCKET_PLACES):
+        at = step % _BUCKET_PLACES * _PLACE.size
         if bucket[at : at + 8] == _NO_TAG:
-            return index
+            return at // _PLACE.size
     return None
 
 

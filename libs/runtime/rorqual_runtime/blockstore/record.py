@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import re
 import struct
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import xxhash
@@ -82,8 +81,7 @@ NOWHERE = Address(bytes(16), 0, 0, 0)
 """Of records outside segment files."""
 
 
-@dataclass(frozen=True, slots=True)
-class RecordHeader:
+class RecordHeader(NamedTuple):
     """The parsed and verified header of a record."""
 
     name: BlockName

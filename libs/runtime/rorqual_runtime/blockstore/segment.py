@@ -155,9 +155,13 @@ class Segment:
     def scan(self, first: int, count: int) -> np.ndarray[Any, np.dtype[Any]]:
         """ENTRY_DTYPE rows of slots first, first + 1, ...; fewer at the end of the segment, and
         free ones for what the file lacks. Raises: OSError."""
+        return np.frombuffer(self.raw_entries(first, count), ENTRY_DTYPE)
+
+    def raw_entries(self, first: int, count: int) -> bytes:
+        """The bytes that `scan` shows."""
         count = max(0, min(count, self.shape.num_slots - first))
         raw = os.pread(self._index.fd, count * ENTRY_BYTES, _place(first))
-        return np.frombuffer(raw.ljust(count * ENTRY_BYTES, b"\0"), ENTRY_DTYPE)
+        return raw.ljust(count * ENTRY_BYTES, b"\0")
 
     def num_valid(self) -> int:
         """Slots in use. Raises: OSError."""

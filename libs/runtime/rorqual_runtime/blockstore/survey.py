@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from rorqual_runtime.blockstore.entries import Entry, SlotState
+from rorqual_runtime.blockstore.entries import ENTRY_BYTES, ENTRY_DTYPE, Entry, SlotState
 from rorqual_runtime.blockstore.segment import Segment
 
 SURVEY_SLOTS = 1024
 """Slots that one survey looks at: a small store's all."""
-_HINTS = ("num_bytes", "used", "expires", "uses", "depth")
 
 
 class Candidate(NamedTuple):
@@ -72,23 +71,42 @@ class Sample:
 def survey(segments: Sequence[Segment], max_slots: int, dice: random.Random) -> list[Sample]:
     """Samples of all segments, max_slots in all but at least one each. Raises: OSError."""
     count = max(1, max_slots // max(1, len(segments)))
-    return [sample_of(segment, count, dice) for segment in segments]
+    firsts = [dice.randrange(max(1, one.shape.num_slots - count + 1)) for one in segments]
+    raws = [one.raw_entries(first, count) for one, first in zip(segments, firsts, strict=True)]
+    samples = [
+        Sample(one, len(raw) // ENTRY_BYTES, []) for one, raw in zip(segments, raws, strict=True)
+    ]
+    owners = np.repeat(np.arange(len(raws)), [sample.num_slots for sample in samples])
+    slots = np.concatenate(
+        [
+            np.arange(first, first + sample.num_slots)
+            for first, sample in zip(firsts, samples, strict=True)
+        ]
+        or [np.zeros(0, np.int64)]
+    )
+    rows = np.frombuffer(b"".join(raws), ENTRY_DTYPE)
+    used = np.nonzero(rows["state"] == SlotState.VALID)[0]
+    blocks = zip(owners[used].tolist(), _candidates(slots, rows, used), strict=True)
+    for owner, block in blocks:
+        samples[owner].blocks.append(block)
+    return samples
 
 
 def sample_of(segment: Segment, max_slots: int, dice: random.Random) -> Sample:
     """max_slots neighbouring slots, or the whole segment. Raises: OSError."""
-    first = dice.randrange(max(1, segment.shape.num_slots - max_slots + 1))
-    rows = segment.scan(first, max_slots)
-    used = np.nonzero(rows["state"] == SlotState.VALID)[0]
-    blocks = [
-        Candidate(first + index, size, float(last), float(expires) or None, uses, depth)
-        for index, size, last, expires, uses, depth in zip(
-            used.tolist(), *(_column(rows, used, name) for name in _HINTS), strict=True
-        )
-    ]
-    return Sample(segment, len(rows), blocks)
+    return survey([segment], max_slots, dice)[0]
 
 
-def _column(rows: np.ndarray[Any, Any], used: np.ndarray[Any, Any], name: str) -> list[Any]:
-    column: list[Any] = rows[name][used].tolist()
-    return column
+def _candidates(
+    slots: np.ndarray[Any, Any], rows: np.ndarray[Any, Any], used: np.ndarray[Any, Any]
+) -> Iterator[Candidate]:
+    chosen = rows[used]
+    return map(
+        Candidate,
+        slots[used].tolist(),
+        chosen["num_bytes"].tolist(),
+        chosen["used"].astype(np.float64).tolist(),
+        [expires or None for expires in chosen["expires"].astype(np.float64).tolist()],
+        chosen["uses"].tolist(),
+        chosen["depth"].tolist(),
+    )
