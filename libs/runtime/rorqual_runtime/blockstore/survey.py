@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import repeat
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -71,24 +72,20 @@ class Sample:
 def survey(segments: Sequence[Segment], max_slots: int, dice: random.Random) -> list[Sample]:
     """Samples of all segments, max_slots in all but at least one each. Raises: OSError."""
     count = max(1, max_slots // max(1, len(segments)))
-    firsts = [dice.randrange(max(1, one.shape.num_slots - count + 1)) for one in segments]
-    raws = [one.raw_entries(first, count) for one, first in zip(segments, firsts, strict=True)]
-    samples = [
-        Sample(one, len(raw) // ENTRY_BYTES, []) for one, raw in zip(segments, raws, strict=True)
-    ]
-    owners = np.repeat(np.arange(len(raws)), [sample.num_slots for sample in samples])
-    slots = np.concatenate(
-        [
-            np.arange(first, first + sample.num_slots)
-            for first, sample in zip(firsts, samples, strict=True)
-        ]
-        or [np.zeros(0, np.int64)]
-    )
-    rows = np.frombuffer(b"".join(raws), ENTRY_DTYPE)
+    samples: list[Sample] = []
+    spots: list[tuple[Sample, int]] = []
+    raw = bytearray()
+    for segment in segments:
+        first = dice.randrange(max(1, segment.shape.num_slots - count + 1))
+        raw += segment.raw_entries(first, count)
+        num_slots = len(raw) // ENTRY_BYTES - len(spots)
+        samples.append(Sample(segment, num_slots, []))
+        spots += zip(repeat(samples[-1]), range(first, first + num_slots), strict=False)
+    rows = np.frombuffer(raw, ENTRY_DTYPE)  # all at once: it takes a call a column
     used = np.nonzero(rows["state"] == SlotState.VALID)[0]
-    blocks = zip(owners[used].tolist(), _candidates(slots, rows, used), strict=True)
-    for owner, block in blocks:
-        samples[owner].blocks.append(block)
+    for row, *hints in zip(used.tolist(), *_hints(rows[used]), strict=True):
+        sample, slot = spots[row]
+        sample.blocks.append(Candidate(slot, *hints))
     return samples
 
 
@@ -97,16 +94,12 @@ def sample_of(segment: Segment, max_slots: int, dice: random.Random) -> Sample:
     return survey([segment], max_slots, dice)[0]
 
 
-def _candidates(
-    slots: np.ndarray[Any, Any], rows: np.ndarray[Any, Any], used: np.ndarray[Any, Any]
-) -> Iterator[Candidate]:
-    chosen = rows[used]
-    return map(
-        Candidate,
-        slots[used].tolist(),
-        chosen["num_bytes"].tolist(),
-        chosen["used"].astype(np.float64).tolist(),
-        [expires or None for expires in chosen["expires"].astype(np.float64).tolist()],
-        chosen["uses"].tolist(),
-        chosen["depth"].tolist(),
-    )
+def _hints(rows: np.ndarray[Any, Any]) -> list[list[Any]]:
+    """What a `Candidate` takes after its slot, column by column."""
+    return [
+        rows["num_bytes"].tolist(),
+        rows["used"].astype(np.float64).tolist(),
+        [expires or None for expires in rows["expires"].astype(np.float64).tolist()],
+        rows["uses"].tolist(),
+        rows["depth"].tolist(),
+    ]
