@@ -188,6 +188,9 @@ GOLDEN: dict[str, Message] = {
         content_key=KEY,
     ),
     "drop_blocks": kvmeta_pb2.DropBlocksRequest(model_fingerprint="f", packed_keys=KEY * 2),
+    "hold_blocks": kvmeta_pb2.HoldBlocksRequest(
+        model_fingerprint="f", packed_keys=KEY * 2, until_unix_s=1.8e9
+    ),
     "block_events": kvmeta_pb2.BlockEvents(
         publisher_id="kvmeta-1",
         incarnation=9,
