@@ -52,15 +52,17 @@ class ValueEviction:
     def block_value(self, block: StoredBlock, now_unix_s: float) -> float:
         """0 for an expired block, infinite for a held one. A last use further in the future (the
         clock was set back) is now."""
-        if block.expires_unix_s is not None and block.expires_unix_s <= now_unix_s:
+        expires_unix_s = block.expires_unix_s
+        if expires_unix_s is not None and expires_unix_s <= now_unix_s:
             return 0.0
         idle_s = now_unix_s - block.last_used_unix_s
-        if -self.max_hold_s <= idle_s < 0.0:
-            return math.inf
-        idle = max(0.0, idle_s) / self.idle_unit_s
+        if idle_s < 0.0:
+            if idle_s >= -self.max_hold_s:
+                return math.inf
+            idle_s = 0.0
         frequency = 1.0 + math.log2(1 + block.num_uses)
         reach = 1.0 + 1.0 / (1 + block.depth)
-        return frequency * reach / ((1.0 + idle) * max(1, block.num_bytes))
+        return frequency * reach / ((1.0 + idle_s / self.idle_unit_s) * (block.num_bytes or 1))
 
     def choose_victims(
         self, blocks: Sequence[StoredBlock], *, now_unix_s: float, num_wanted: int

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 
 import pytest
@@ -135,3 +136,27 @@ def test_what_is_no_store_is_not_made_one(tmp_path, capsys):
     assert "no block store" in capsys.readouterr().err and not list(tmp_path.iterdir())
     assert run(tmp_path, "stat", "--store", "redis://127.0.0.1:9/0") == 1
     assert "does not answer" in capsys.readouterr().err
+
+
+def test_looking_at_blocks_is_no_use_of_them(home, capsys):
+    hour_ago = open_store(home / "store", 100 * SLOT, clock=ManualClock(time.time() - 3600))
+    hour_ago.put("model-c", key_of(22), bytes(100))
+    hour_ago.close()
+    assert run(home, "verify", "--json") == 0
+    assert run(home, "export", str(home / "blocks")) == 0
+    capsys.readouterr()
+    assert run(home, "ls", "--json", "--fingerprint", "model-c") == 0
+    assert said(capsys)["num_uses"] == 0
+
+
+def test_blocks_of_a_model_whose_name_is_lost_are_counted_checked_and_removed(home, capsys):
+    for name in (home / "store" / "fingerprints").iterdir():
+        name.unlink()
+    assert run(home, "stat", "--json") == 0
+    counts = {count: name for name, count in said(capsys)["by_fingerprint"].items()}
+    assert counts.keys() == {10, 2} and counts[10].startswith("unnamed:")
+    assert run(home, "verify", "--json", "--fingerprint", counts[10]) == 0
+    assert said(capsys)["num_right"] == 10
+    assert run(home, "gc", "--json", "--fingerprint", counts[10]) == 0
+    sums = said(capsys)
+    assert (sums["num_removed"], sums["num_left"]) == (10, 0)
