@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 
+from redis.asyncio import Redis
 from rorqual_kvmeta.service import KvmetaService
 from rorqual_kvmeta.settings import KvmetaSettings
 from rorqual_proto.v1 import router_pb2
 from rorqual_router.service import RouterService
 from rorqual_router.settings import RouterSettings
 from rorqual_runtime import subjects
+from rorqual_runtime.blockstore import BlockStore
 from rorqual_runtime.queue import WorkQueue
 from rorqual_runtime.redis_link import RedisLink
 from rorqual_runtime.service import open_service
@@ -24,25 +27,26 @@ from tests.integration.prefill_decode.fleet import (
     make_generation,
     running_fleet,
 )
-from tests.support.blocks import open_store
+from tests.support.blocks import find_record, flip_bit, open_store
 from tests.support.waiting import WAIT_S, until
 
 
 @asynccontextmanager
-async def neighbours(runtime, redis_url: str) -> AsyncIterator[None]:
+async def neighbours(runtime, redis_url: str) -> AsyncIterator[KvmetaService]:
     """Router and kvmeta, ready."""
     async with AsyncExitStack() as stack:
         link = RedisLink(redis_url, timeout_s=WAIT_S, probe_interval_s=0.5, max_connections=4)
         stack.push_async_callback(link.aclose)
         settings = runtime.model_copy(update={"instance_id": "kvmeta-0"})
         ctx = await stack.enter_async_context(open_service("kvmeta", settings))
-        await KvmetaService(ctx, link, KvmetaSettings()).start()
+        kvmeta = KvmetaService(ctx, link, KvmetaSettings())
+        await kvmeta.start()
         settings = runtime.model_copy(update={"instance_id": "router-0"})
         ctx = await stack.enter_async_context(open_service("router", settings))
         queue = WorkQueue(ctx.bus)
         await queue.ensure()
         await RouterService(ctx, queue, RouterSettings(match_timeout_s=WAIT_S)).start()
-        yield
+        yield kvmeta
 
 
 async def submit(fleet: Fleet, request_id: str, token_ids, **options) -> Received:
@@ -64,6 +68,62 @@ def num_held(home) -> int:
         return sum(listing.last_used_unix_s > now_unix_s for listing in store.listing())
     finally:
         store.close()
+
+
+async def saved(url: str) -> dict[bytes, bytes]:
+    """All that kvmeta keeps in Redis."""
+    async with Redis.from_url(url) as redis:
+        names = [name async for name in redis.scan_iter(match="rorqual:*")]
+        return {name: await redis.dump(name) for name in names}
+
+
+async def restore(url: str, snapshot: dict[bytes, bytes]) -> None:
+    async with Redis.from_url(url) as redis:
+        await redis.flushdb()
+        for name, value in snapshot.items():
+            await redis.restore(name, 0, value)
+
+
+def harm(home, num_blocks: int, how: Callable[[BlockStore, bytes], object]) -> None:
+    """Do something to a few of the stored blocks."""
+    store = open_store(home / "store", 1 << 30)
+    for listing in itertools.islice(store.listing(), num_blocks):
+        how(store, listing.key)
+    store.close()
+
+
+async def test_damaged_blocks_and_an_old_snapshot_of_redis_change_no_token(
+    runtime_settings, redis_server, tiny_model, tiny_dir, bare
+):
+    home, token_ids = runtime_settings.home, prompt(2000)
+
+    def flip(_store: BlockStore, key: bytes) -> None:
+        path, offset = find_record(home / "store", key)
+        flip_bit(path, offset + 4096 + 7)
+
+    def delete(store: BlockStore, key: bytes) -> None:
+        (listing,) = [one for one in store.listing() if one.key == key]
+        assert store.delete(listing.fingerprint, key)
+
+    async with (
+        neighbours(runtime_settings, redis_server.url) as kvmeta,
+        running_fleet(runtime_settings, tiny_model, tiny_dir, with_stubs=False) as fleet,
+    ):
+        outputs = [await submit(fleet, "first", token_ids)]
+        await until(lambda: kvmeta.index.num_live == 15, "15 blocks to be registered")
+        snapshot = await saved(redis_server.url)
+        harm(home, 3, flip)
+        outputs.append(await submit(fleet, "damaged", token_ids))
+        await until(lambda: kvmeta.index.num_live == 15, "all blocks to be stored again")
+        harm(home, 5, delete)
+        await restore(redis_server.url, snapshot)
+        num_resyncs = kvmeta.mirror.num_resyncs
+        kvmeta.mirror.request("as after a restart of Redis")
+        await until(lambda: kvmeta.mirror.num_resyncs > num_resyncs)
+        outputs.append(await submit(fleet, "restored", token_ids))
+        assert [output.token_ids for output in outputs] == [bare(token_ids, 8)] * 3
+        assert all(0 <= output.num_cached_tokens < 1920 for output in outputs)
+        await fleet.nothing_held()
 
 
 async def test_a_repeated_prompt_of_2000_tokens_is_read_from_the_store_where_a_lease_holds_it(
