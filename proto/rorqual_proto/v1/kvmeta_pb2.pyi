@@ -40,18 +40,32 @@ class MatchReply(_message.Message):
     def __init__(self, match: _Optional[_Union[Match, _Mapping]] = ..., error: _Optional[_Union[_error_pb2.ErrorInfo, _Mapping]] = ...) -> None: ...
 
 class Match(_message.Message):
-    __slots__ = ("num_matched_blocks", "lease_id", "lease_expires_unix_s", "miss_reason", "num_exact_blocks")
+    __slots__ = ("num_matched_blocks", "lease_id", "lease_expires_unix_s", "miss_reason", "num_exact_blocks", "windows")
     NUM_MATCHED_BLOCKS_FIELD_NUMBER: _ClassVar[int]
     LEASE_ID_FIELD_NUMBER: _ClassVar[int]
     LEASE_EXPIRES_UNIX_S_FIELD_NUMBER: _ClassVar[int]
     MISS_REASON_FIELD_NUMBER: _ClassVar[int]
     NUM_EXACT_BLOCKS_FIELD_NUMBER: _ClassVar[int]
+    WINDOWS_FIELD_NUMBER: _ClassVar[int]
     num_matched_blocks: int
     lease_id: str
     lease_expires_unix_s: float
     miss_reason: str
     num_exact_blocks: int
-    def __init__(self, num_matched_blocks: _Optional[int] = ..., lease_id: _Optional[str] = ..., lease_expires_unix_s: _Optional[float] = ..., miss_reason: _Optional[str] = ..., num_exact_blocks: _Optional[int] = ...) -> None: ...
+    windows: _containers.RepeatedCompositeFieldContainer[WindowPlace]
+    def __init__(self, num_matched_blocks: _Optional[int] = ..., lease_id: _Optional[str] = ..., lease_expires_unix_s: _Optional[float] = ..., miss_reason: _Optional[str] = ..., num_exact_blocks: _Optional[int] = ..., windows: _Optional[_Iterable[_Union[WindowPlace, _Mapping]]] = ...) -> None: ...
+
+class WindowPlace(_message.Message):
+    __slots__ = ("num_blocks", "holder_id", "expires_unix_s", "replayed")
+    NUM_BLOCKS_FIELD_NUMBER: _ClassVar[int]
+    HOLDER_ID_FIELD_NUMBER: _ClassVar[int]
+    EXPIRES_UNIX_S_FIELD_NUMBER: _ClassVar[int]
+    REPLAYED_FIELD_NUMBER: _ClassVar[int]
+    num_blocks: int
+    holder_id: str
+    expires_unix_s: float
+    replayed: bool
+    def __init__(self, num_blocks: _Optional[int] = ..., holder_id: _Optional[str] = ..., expires_unix_s: _Optional[float] = ..., replayed: _Optional[bool] = ...) -> None: ...
 
 class ReleaseLeaseRequest(_message.Message):
     __slots__ = ("lease_id",)
@@ -160,16 +174,18 @@ class BlockEvents(_message.Message):
     def __init__(self, publisher_id: _Optional[str] = ..., incarnation: _Optional[int] = ..., seq: _Optional[int] = ..., records: _Optional[bytes] = ..., contents: _Optional[bytes] = ..., clear: _Optional[_Union[ClearBlocksRequest, _Mapping]] = ...) -> None: ...
 
 class WindowNotice(_message.Message):
-    __slots__ = ("model_fingerprint", "holder_id", "key", "expires_unix_s")
+    __slots__ = ("model_fingerprint", "holder_id", "key", "expires_unix_s", "replayed")
     MODEL_FINGERPRINT_FIELD_NUMBER: _ClassVar[int]
     HOLDER_ID_FIELD_NUMBER: _ClassVar[int]
     KEY_FIELD_NUMBER: _ClassVar[int]
     EXPIRES_UNIX_S_FIELD_NUMBER: _ClassVar[int]
+    REPLAYED_FIELD_NUMBER: _ClassVar[int]
     model_fingerprint: str
     holder_id: str
     key: bytes
     expires_unix_s: float
-    def __init__(self, model_fingerprint: _Optional[str] = ..., holder_id: _Optional[str] = ..., key: _Optional[bytes] = ..., expires_unix_s: _Optional[float] = ...) -> None: ...
+    replayed: bool
+    def __init__(self, model_fingerprint: _Optional[str] = ..., holder_id: _Optional[str] = ..., key: _Optional[bytes] = ..., expires_unix_s: _Optional[float] = ..., replayed: _Optional[bool] = ...) -> None: ...
 
 class WindowRequest(_message.Message):
     __slots__ = ("model_fingerprint", "key")
@@ -180,9 +196,11 @@ class WindowRequest(_message.Message):
     def __init__(self, model_fingerprint: _Optional[str] = ..., key: _Optional[bytes] = ...) -> None: ...
 
 class WindowReply(_message.Message):
-    __slots__ = ("window", "error")
+    __slots__ = ("window", "error", "replayed")
     WINDOW_FIELD_NUMBER: _ClassVar[int]
     ERROR_FIELD_NUMBER: _ClassVar[int]
+    REPLAYED_FIELD_NUMBER: _ClassVar[int]
     window: _tensor_pb2.TensorTicket
     error: _error_pb2.ErrorInfo
-    def __init__(self, window: _Optional[_Union[_tensor_pb2.TensorTicket, _Mapping]] = ..., error: _Optional[_Union[_error_pb2.ErrorInfo, _Mapping]] = ...) -> None: ...
+    replayed: bool
+    def __init__(self, window: _Optional[_Union[_tensor_pb2.TensorTicket, _Mapping]] = ..., error: _Optional[_Union[_error_pb2.ErrorInfo, _Mapping]] = ..., replayed: _Optional[bool] = ...) -> None: ...

@@ -23,16 +23,17 @@ _sym_db = _symbol_database.Default()
 
 
 from rorqual_proto.v1 import generation_pb2 as rorqual__proto_dot_v1_dot_generation__pb2
+from rorqual_proto.v1 import kvmeta_pb2 as rorqual__proto_dot_v1_dot_kvmeta__pb2
 from rorqual_proto.v1 import tensor_pb2 as rorqual__proto_dot_v1_dot_tensor__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1erorqual_proto/v1/prefill.proto\x12\nrorqual.v1\x1a!rorqual_proto/v1/generation.proto\x1a\x1drorqual_proto/v1/tensor.proto\"\xa5\x02\n\nPrefillJob\x12*\n\ngeneration\x18\x01 \x01(\x0b\x32\x16.rorqual.v1.Generation\x12\x1a\n\x12num_matched_blocks\x18\x03 \x01(\r\x12\x13\n\x0bkv_lease_id\x18\x04 \x01(\t\x12\x32\n\x10\x63ompiled_grammar\x18\x06 \x01(\x0b\x32\x18.rorqual.v1.TensorTicket\x12\x18\n\x10submitted_unix_s\x18\x07 \x01(\x01\x12\x32\n\x10image_embeddings\x18\x08 \x03(\x0b\x32\x18.rorqual.v1.TensorTicket\x12\x18\n\x10num_exact_blocks\x18\t \x01(\r\x12\x12\n\nexact_only\x18\n \x01(\x08J\x04\x08\x02\x10\x03J\x04\x08\x05\x10\x06\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1erorqual_proto/v1/prefill.proto\x12\nrorqual.v1\x1a!rorqual_proto/v1/generation.proto\x1a\x1drorqual_proto/v1/kvmeta.proto\x1a\x1drorqual_proto/v1/tensor.proto\"\xcf\x02\n\nPrefillJob\x12*\n\ngeneration\x18\x01 \x01(\x0b\x32\x16.rorqual.v1.Generation\x12\x1a\n\x12num_matched_blocks\x18\x03 \x01(\r\x12\x13\n\x0bkv_lease_id\x18\x04 \x01(\t\x12\x32\n\x10\x63ompiled_grammar\x18\x06 \x01(\x0b\x32\x18.rorqual.v1.TensorTicket\x12\x18\n\x10submitted_unix_s\x18\x07 \x01(\x01\x12\x32\n\x10image_embeddings\x18\x08 \x03(\x0b\x32\x18.rorqual.v1.TensorTicket\x12\x18\n\x10num_exact_blocks\x18\t \x01(\r\x12\x12\n\nexact_only\x18\n \x01(\x08\x12(\n\x07windows\x18\x14 \x03(\x0b\x32\x17.rorqual.v1.WindowPlaceJ\x04\x08\x02\x10\x03J\x04\x08\x05\x10\x06\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'rorqual_proto.v1.prefill_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_PREFILLJOB']._serialized_start=113
-  _globals['_PREFILLJOB']._serialized_end=406
+  _globals['_PREFILLJOB']._serialized_start=144
+  _globals['_PREFILLJOB']._serialized_end=479
 # @@protoc_insertion_point(module_scope)

@@ -18,7 +18,7 @@ from rorqual_runtime.errors import Internal
 
 from rorqual_decode.block_writer import BlockTraits, BlockWriter
 from rorqual_decode.generation import Emission, FinishReason
-from rorqual_decode.running import CompletedBlock, KeptWindow, Running
+from rorqual_decode.running import CompletedBlock, Running, WindowToKeep
 from rorqual_decode.sampling import choose_tokens
 from rorqual_decode.speculation import NO_SPECULATION, Speculation
 
@@ -50,7 +50,7 @@ class DecodeEngine:
         cache: PagedKvCache,
         writer: BlockWriter,
         on_output: Callable[[list[Emission]], None],
-        on_window: Callable[[KeptWindow], None] = lambda kept: None,
+        on_window: Callable[[WindowToKeep], None] = lambda kept: None,
         speculation: Speculation = NO_SPECULATION,
     ) -> None:
         self._model = model
@@ -176,7 +176,9 @@ class DecodeEngine:
         self._writer.offer(spec.key, block.key, block.page, sequence.hold, traits)
         if sequence.window is not None:
             snapshot = self._model.save_window(self._cache, sequence.window, block.num_tokens)
-            sequence.kept = KeptWindow(block.key, snapshot.numpy())
+            sequence.kept = WindowToKeep(
+                block.key, block.num_tokens, snapshot.numpy(), spec.provenance
+            )
 
     def _drop_finished(self, emissions: list[Emission]) -> None:
         still = []

@@ -12,6 +12,7 @@ from rorqual_engine.grammar import GrammarState
 from rorqual_engine.logit_rules import LogitEditor
 from rorqual_engine.speculation import Memory
 from rorqual_policy.blocks import BLOCK_TOKENS
+from rorqual_policy.provenance import Provenance
 
 from rorqual_decode.block_chain import BlockChain
 from rorqual_decode.generation import FinishReason, GenerationSpec
@@ -19,11 +20,13 @@ from rorqual_decode.page_hold import PageHold
 from rorqual_decode.stopping import StopRule
 
 
-class KeptWindow(NamedTuple):
+class WindowToKeep(NamedTuple):
     """Window state behind a block, for prompts that begin with the same tokens."""
 
     key: bytes
+    num_tokens: int
     snapshot: np.ndarray
+    provenance: Provenance
 
 
 class CompletedBlock(NamedTuple):
@@ -54,7 +57,7 @@ class Running:
     num_output: int = 0
     window: int | None = None
     """Window slot; None where the model has no windows."""
-    kept: KeptWindow | None = field(default=None, init=False)
+    kept: WindowToKeep | None = field(default=None, init=False)
     """Window behind the last block that was completed here."""
     memory: Memory = field(default_factory=Memory)
     """What the drafter keeps of it."""

@@ -25,7 +25,7 @@ class DecodeSettings(StoreSettings, ModelSettings):
         180.0, gt=0, description="how long the window state behind an answer's blocks is kept"
     )
     window_keep_bytes: int = Field(
-        256 << 20, ge=0, description="memory for kept window states; the oldest leave first"
+        256 << 20, ge=0, description="memory for kept window states; the least valuable leave"
     )
     max_running: int = Field(64, gt=0, description="generations that run at a time")
     drafter: DrafterName = Field(

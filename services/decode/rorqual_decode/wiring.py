@@ -20,6 +20,7 @@ from rorqual_engine.speculation import Drafter, open_drafter
 from rorqual_policy.blocks import block_lifetime_s
 from rorqual_policy.eviction import ValueEviction
 from rorqual_policy.provenance import Provenance
+from rorqual_policy.window_value import choose_window_victims
 from rorqual_runtime import blockstore, subjects
 from rorqual_runtime.blockstore import (
     BlockMark,
@@ -33,7 +34,7 @@ from rorqual_runtime.errors import Unsupported
 from rorqual_runtime.logs import get_logger, log_duration
 from rorqual_runtime.process import end_at_once
 from rorqual_runtime.service import ServiceContext
-from rorqual_runtime.windows import WindowExchange
+from rorqual_runtime.windows import KeptWindow, WindowExchange
 
 from rorqual_decode import convert
 from rorqual_decode.admission import Admitter
@@ -42,6 +43,7 @@ from rorqual_decode.engine_thread import DecodeEngine
 from rorqual_decode.load_facts import EngineFacts
 from rorqual_decode.publisher import TokenPublisher
 from rorqual_decode.registrar import BlockRegistrar
+from rorqual_decode.running import WindowToKeep
 from rorqual_decode.service import DecodeService
 from rorqual_decode.settings import DecodeSettings
 from rorqual_decode.speculation import Speculation
@@ -159,6 +161,7 @@ async def _build(
         snapshot_bytes=model.kv_layout.snapshot_bytes,
         keep_s=settings.window_keep_s,
         max_bytes=settings.window_keep_bytes,
+        choose_victims=choose_window_victims,
     )
     if cache.num_windows:
         await windows.serve()
@@ -167,7 +170,7 @@ async def _build(
         cache,
         writer,
         on_output=lambda out: _post(loop, service.on_emissions, out),
-        on_window=lambda kept: _post(loop, partial(windows.keep, kept.key), kept.snapshot),
+        on_window=lambda kept: _post(loop, partial(_keep_window, windows, model), kept),
         speculation=speculation,
     )
     service = DecodeService(
@@ -255,6 +258,12 @@ async def _serve(ctx: ServiceContext, instance: DecodeInstance, model: CausalMod
         service.on_handover,
         name="handover",
     )
+
+
+def _keep_window(windows: WindowExchange, model: CausalModel, window: WindowToKeep) -> None:
+    saved_tokens = model.num_replayed(window.num_tokens)
+    is_replayed = window.provenance is Provenance.REPLAYED
+    windows.keep(window.key, KeptWindow(window.snapshot, is_replayed, saved_tokens))
 
 
 def _engine_facts(model: CausalModel, cache: PagedKvCache) -> EngineFacts:

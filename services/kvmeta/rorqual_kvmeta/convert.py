@@ -19,13 +19,16 @@ from rorqual_proto.v1.kvmeta_pb2 import (
     RegisterBlocksReply,
     RegisterBlocksRequest,
     ReleaseLeaseRequest,
+    WindowNotice,
 )
 from rorqual_proto.v1.kvmeta_pb2 import BlockRecord as WireBlock
+from rorqual_proto.v1.kvmeta_pb2 import WindowPlace as WirePlace
 from rorqual_proto.v1.load_pb2 import KvmetaLoad, LoadReport
 from rorqual_runtime.errors import InvalidRequest
 
 from rorqual_kvmeta.index import IndexMatch
 from rorqual_kvmeta.records import Keys, StoredBlock, keys_of, packed_keys, tag
+from rorqual_kvmeta.window_places import WindowPlace
 
 __all__ = [
     "BlockEvents",
@@ -40,6 +43,7 @@ __all__ = [
     "RegisterBlocksReply",
     "RegisterBlocksRequest",
     "ReleaseLeaseRequest",
+    "WindowNotice",
 ]
 
 MAX_LIFETIME_S = 10 * 365 * 86_400.0
@@ -95,7 +99,17 @@ def _block_from_wire(block: WireBlock, index: int) -> StoredBlock:
     )
 
 
-def match_to_wire(match: IndexMatch, lease_id: str, lease_expires_unix_s: float) -> MatchReply:
+def place_from_wire(notice: WindowNotice) -> WindowPlace:
+    """What a holder of a window state says of it."""
+    return WindowPlace(notice.holder_id, notice.expires_unix_s, notice.replayed)
+
+
+def match_to_wire(
+    match: IndexMatch,
+    lease_id: str,
+    lease_expires_unix_s: float,
+    windows: Iterable[tuple[int, WindowPlace]],
+) -> MatchReply:
     return MatchReply(
         match=Match(
             num_matched_blocks=match.num_blocks,
@@ -103,6 +117,15 @@ def match_to_wire(match: IndexMatch, lease_id: str, lease_expires_unix_s: float)
             lease_id=lease_id,
             lease_expires_unix_s=lease_expires_unix_s,
             miss_reason=match.miss_reason,
+            windows=[
+                WirePlace(
+                    num_blocks=num_blocks,
+                    holder_id=place.holder_id,
+                    expires_unix_s=place.expires_unix_s,
+                    replayed=place.is_replayed,
+                )
+                for num_blocks, place in windows
+            ],
         )
     )
 

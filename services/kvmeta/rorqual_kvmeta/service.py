@@ -27,6 +27,7 @@ from rorqual_kvmeta.convert import (
     RegisterBlocksReply,
     RegisterBlocksRequest,
     ReleaseLeaseRequest,
+    WindowNotice,
     asked_keys,
     blocks_from_wire,
     clear_from_wire,
@@ -36,6 +37,7 @@ from rorqual_kvmeta.convert import (
     fingerprint_from_wire,
     forget_from_wire,
     match_to_wire,
+    place_from_wire,
     registered_to_wire,
 )
 from rorqual_kvmeta.events import EventPublisher, PeerProgress
@@ -56,6 +58,7 @@ from rorqual_kvmeta.records import (
 from rorqual_kvmeta.settings import KvmetaSettings
 from rorqual_kvmeta.stores import StoreNotices
 from rorqual_kvmeta.upkeep import Upkeep
+from rorqual_kvmeta.window_places import WindowPlaces
 
 QUEUE = "q"
 
@@ -95,6 +98,7 @@ class KvmetaService:
         self._events = EventPublisher(ctx, settings.heartbeat_s)
         self._peers = PeerProgress()
         self._first_blocks = FirstBlocks(settings.max_first_blocks)
+        self._windows = WindowPlaces(settings.max_windows)
         self.matcher = Matcher(
             self.index,
             self.mirror,
@@ -117,6 +121,7 @@ class KvmetaService:
         """Serve, with Redis or without, while the index is being loaded."""
         ctx, bus = self._ctx, self._ctx.bus
         await bus.subscribe(subjects.kvmeta_events(), BlockEvents, self.on_events)
+        await bus.subscribe(subjects.window_notices(), WindowNotice, self.on_window)
         bus.connection.on_reconnect(self._on_reconnect)
         await self._link.connect()
         self.mirror.request("start")
@@ -177,8 +182,13 @@ class KvmetaService:
             matched = keys[: match.num_blocks]
             self._ctx.track(self._stores.hold(model, matched, lease.expires_unix_s))
         if lease is None:
-            return match_to_wire(match, "", 0.0)
-        return match_to_wire(match, lease.lease_id, lease.expires_unix_s)
+            return match_to_wire(match, "", 0.0, ())
+        windows = self._windows.behind(keys, match.num_blocks, self._clock.now_unix_s())
+        return match_to_wire(match, lease.lease_id, lease.expires_unix_s, windows)
+
+    async def on_window(self, notice: WindowNotice, _context: MessageContext) -> None:
+        """Somebody keeps a window state, or keeps it no more."""
+        self._windows.note(notice.key, place_from_wire(notice), self._clock.now_unix_s())
 
     async def on_register(
         self, request: RegisterBlocksRequest, _context: MessageContext

@@ -67,6 +67,9 @@ class KvmetaSettings(BaseSettings):
     resync_pause_s: float = Field(
         1.0, ge=0, description="least time between two readings of all that Redis knows"
     )
+    max_windows: int = Field(
+        65_536, gt=0, description="window states whose holders are known; the oldest go first"
+    )
     max_first_blocks: int = Field(
         65_536, gt=0, description="beginnings of prompts told apart by namespace, for counts"
     )

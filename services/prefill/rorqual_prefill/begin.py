@@ -17,9 +17,10 @@ from rorqual_engine.models.base import CausalModel
 from rorqual_policy.blocks import BLOCK_TOKENS
 from rorqual_policy.provenance import Provenance, provenance_after
 from rorqual_runtime.waiting import uninterrupted
+from rorqual_runtime.windows import KeptWindow, WindowPlace
 
 from rorqual_prefill.export import KvExport
-from rorqual_prefill.fetch import BlockFetcher, Fetch
+from rorqual_prefill.fetch import BlockFetcher, Fetch, Promise
 from rorqual_prefill.hit_counts import HitCounts
 from rorqual_prefill.job import Job, num_reusable_blocks
 from rorqual_prefill.read_line import Place
@@ -34,14 +35,18 @@ Forget = Callable[[list[bytes], str], Awaitable[None]]
 class KeptWindows(Protocol):
     """Window states that some instance keeps for a while, by the key of the block they follow."""
 
-    def is_known(self, key: bytes) -> bool: ...
-
-    async def fetch(self, key: bytes) -> np.ndarray | None:
-        """The snapshot; None when it has gone, and then it is not known any more."""
+    def learn(self, key: bytes, place: WindowPlace) -> None:
+        """Somebody is said to keep this one."""
         ...
 
-    def keep(self, key: bytes, snapshot: np.ndarray) -> None:
-        """Keep it here and tell the others."""
+    def is_known(self, key: bytes, *, exact_only: bool) -> bool: ...
+
+    async def fetch(self, key: bytes) -> KeptWindow | None:
+        """The window state; None when it has gone, and then it is not known any more."""
+        ...
+
+    def keep(self, key: bytes, window: KeptWindow) -> None:
+        """Keep it here and tell kvmeta."""
         ...
 
 
@@ -109,20 +114,23 @@ class PrefixStage:
         """Read the blocks that can be of use, before the prompt has pages; one that saves no
         computation is left where it is."""
         job = active.job
+        for number, window in job.windows:
+            if 0 < number <= len(keys):
+                self._windows.learn(keys[number - 1], window)
         num_blocks = min(len(keys), num_reusable_blocks(num_tokens))
         if job.exact_only:
             num_blocks = min(num_blocks, job.num_exact_blocks)
         num_blocks = self._choose(job, keys, num_blocks).num_blocks
-        num_promised = min(job.num_matched_blocks, num_blocks)
+        promise = Promise(min(job.num_matched_blocks, num_blocks), job.num_exact_blocks)
         place = Place(self._urgency_s(active))
-        return self._fetcher.fetching(keys[:num_blocks], num_promised, place, num_tokens)
+        return self._fetcher.fetching(keys[:num_blocks], promise, place, num_tokens)
 
     async def run(self, work: Work) -> Begin:
         """Stored blocks into the first pages; tells kvmeta what it was wrong about."""
         began_s = time.perf_counter()
         with self._tracer.start_as_current_span("prefill.swap_in") as span:
             num_blocks = await self._swap_all_in(work)
-            resume = await self._settle(work, num_blocks)
+            resume, window = await self._settle(work, num_blocks)
             self._count(resume, time.perf_counter() - began_s)
             span.set_attributes(
                 {
@@ -141,7 +149,7 @@ class PrefixStage:
             num_blocks,
             resume.first_row,
             self._window(work, resume),
-            self._provenance(work, resume),
+            self._provenance(work, resume, window),
         )
 
     def _count(self, resume: Resume, took_s: float) -> None:
@@ -166,7 +174,7 @@ class PrefixStage:
             num_blocks += len(group.blocks)
         return num_blocks
 
-    def _provenance(self, work: Work, resume: Resume) -> Provenance:
+    def _provenance(self, work: Work, resume: Resume, window: KeptWindow | None) -> Provenance:
         """A model that replays everything, or has no windows, computes exact blocks only. For
         others a block that kvmeta did not tell of may stand behind a replay."""
         context = self._model.max_context_tokens
@@ -175,27 +183,30 @@ class PrefixStage:
         return provenance_after(
             num_exact_blocks=work.job.num_exact_blocks,
             num_used_blocks=resume.num_blocks,
-            is_replayed=resume.first_row < resume.num_stored,
+            is_replayed=resume.first_row < resume.num_stored
+            or (window is not None and window.is_replayed),
         )
 
     def _choose(self, job: Job, keys: list[bytes], num_blocks: int) -> Resume:
         has_windows = self._cache.num_windows > 0
 
         def is_kept(blocks: int) -> bool:
-            return has_windows and self._windows.is_known(keys[blocks - 1])
+            return has_windows and self._windows.is_known(
+                keys[blocks - 1], exact_only=job.exact_only
+            )
 
         needs_all = job.exact_only and has_windows
         num_replayed = (lambda stored: stored) if needs_all else self._model.num_replayed
         return choose_resume(num_blocks, num_replayed, is_kept)
 
-    async def _settle(self, work: Work, num_blocks: int) -> Resume:
+    async def _settle(self, work: Work, num_blocks: int) -> tuple[Resume, KeptWindow | None]:
         """Where to begin with these blocks; a window that is needed there is in its slot then."""
         while (resume := self._choose(work.job, work.keys, num_blocks)).has_window:
-            snapshot = await self._windows.fetch(work.keys[resume.num_blocks - 1])
-            if snapshot is not None:
-                await uninterrupted(asyncio.to_thread(self._put, work, resume, snapshot))
-                break
-        return resume
+            window = await self._windows.fetch(work.keys[resume.num_blocks - 1])
+            if window is not None and not (work.job.exact_only and window.is_replayed):
+                await uninterrupted(asyncio.to_thread(self._put, work, resume, window.snapshot))
+                return resume, window
+        return resume, None
 
     def _put(self, work: Work, resume: Resume, snapshot: np.ndarray) -> None:
         assert work.slot is not None

@@ -19,8 +19,10 @@ from rorqual_proto.v1 import (
     tensor_pb2,
     vision_pb2,
 )
+from rorqual_runtime import subjects
 from rorqual_runtime.errors import InvalidRequest, ServingError, Unsupported, error_to_wire
 from rorqual_runtime.expert_load import ExpertLoad, fill_expert_load
+from rorqual_runtime.windows import WindowPlace
 
 from rorqual_prefill.hit_counts import HitCounts
 from rorqual_prefill.job import Job, JobImage, JobKey
@@ -59,9 +61,21 @@ def job_from_wire(wire: prefill_pb2.PrefillJob) -> Job:
         prompt=generation.prompt,
         generation=generation,
         compiled_grammar=wire.compiled_grammar if wire.HasField("compiled_grammar") else None,
+        windows=_windows_from_wire(wire),
         images=_images_from_wire(wire),
         is_plain_draw=_is_plain_draw(generation),
         stop_ids=frozenset(generation.sampling.stop_token_ids),
+    )
+
+
+def _windows_from_wire(wire: prefill_pb2.PrefillJob) -> tuple[tuple[int, WindowPlace], ...]:
+    return tuple(
+        (
+            place.num_blocks,
+            WindowPlace(place.holder_id, place.expires_unix_s, place.replayed),
+        )
+        for place in wire.windows
+        if subjects.is_token(place.holder_id)
     )
 
 

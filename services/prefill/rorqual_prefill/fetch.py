@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from opentelemetry.trace import Tracer
@@ -28,7 +28,7 @@ from rorqual_runtime.decision_log import log_decision
 from rorqual_runtime.logs import get_logger
 
 from rorqual_prefill.hit_counts import HitCounts
-from rorqual_prefill.host_blocks import HostBlock, HostBlocks
+from rorqual_prefill.host_blocks import BlockVersion, HostBlock, HostBlocks
 from rorqual_prefill.read_line import Place, ReadLine
 
 NUM_READERS = 2
@@ -71,12 +71,21 @@ class Group:
     blocks: list[HostBlock]
 
 
+class Promise(NamedTuple):
+    """What kvmeta has said of the blocks that are wanted."""
+
+    num_blocks: int = 0
+    """Leading ones that are stored."""
+    num_exact: int = 0
+    """Of these, before the first one behind a replay."""
+
+
 @dataclass(slots=True)
 class Fetch:
     """The stored prefix of one prompt, group by group, while it is read ahead."""
 
     keys: Sequence[bytes]
-    num_promised: int
+    promise: Promise
     place: Place
     num_stored: int = 0
     num_done: int = 0
@@ -88,6 +97,11 @@ class Fetch:
     groups: asyncio.Queue[Group | None] = field(
         default_factory=lambda: asyncio.Queue(_READ_AHEAD_GROUPS)
     )
+
+    def versions(self, start: int, end: int) -> list[BlockVersion]:
+        """These blocks, as host memory knows them."""
+        keys = enumerate(self.keys[start:end], start)
+        return [BlockVersion(key, number < self.promise.num_exact) for number, key in keys]
 
 
 class BlockFetcher:
@@ -129,10 +143,10 @@ class BlockFetcher:
 
     @asynccontextmanager
     async def fetching(
-        self, keys: Sequence[bytes], num_promised: int, place: Place, num_prompt_tokens: int
+        self, keys: Sequence[bytes], promise: Promise, place: Place, num_prompt_tokens: int
     ) -> AsyncIterator[Fetch]:
         """Read ahead while the block runs; what was handed out by then is released by its user."""
-        fetch = Fetch(keys, num_promised, place)
+        fetch = Fetch(keys, promise, place)
         if not keys:
             fetch.groups.put_nowait(None)
             yield fetch
@@ -194,7 +208,7 @@ class BlockFetcher:
 
         def look_up() -> tuple[int, list[bytes]]:
             num_stored = self._store.num_stored(self._fingerprint, fetch.keys)
-            promised = fetch.keys[num_stored : fetch.num_promised]
+            promised = fetch.keys[num_stored : fetch.promise.num_blocks]
             return num_stored, [k for k in promised if not self._store.has(self._fingerprint, k)]
 
         looking = asyncio.get_running_loop().run_in_executor(self._lookups, look_up)
@@ -202,8 +216,8 @@ class BlockFetcher:
 
     async def _read_all(self, fetch: Fetch, num_wanted: int) -> None:
         for first in range(0, num_wanted, self.group_blocks):
-            keys = fetch.keys[first : min(num_wanted, first + self.group_blocks)]
-            blocks, fetch.corrupt = await self._read(fetch.place, keys)
+            wanted = fetch.versions(first, min(num_wanted, first + self.group_blocks))
+            blocks, fetch.corrupt = await self._read(fetch.place, wanted)
             if blocks:
                 await self._hand_out(fetch, Group(first, blocks))
             if fetch.corrupt:
@@ -211,7 +225,8 @@ class BlockFetcher:
 
     def _choose(self, fetch: Fetch, num_prompt_tokens: int) -> int:
         """How many of the stored blocks to read."""
-        num_unread = sum(not self._host.holds(key) for key in fetch.keys[: fetch.num_stored])
+        stored = fetch.versions(0, fetch.num_stored)
+        num_unread = sum(not self._host.holds(version) for version in stored)
         prefix = StoredPrefix(
             fetch.num_stored, num_unread * self._host.block_bytes, num_prompt_tokens
         )
@@ -234,14 +249,14 @@ class BlockFetcher:
             raise
 
     async def _read(
-        self, place: Place, keys: Sequence[bytes]
+        self, place: Place, wanted: Sequence[BlockVersion]
     ) -> tuple[list[HostBlock], list[bytes]]:
         """The verified blocks before the first that could not be read, for the caller to release;
         and the keys of those that could not.
 
         A cancellation leaves the read to itself: what it brings is found by the next who asks.
         """
-        turn = await self._line.turn(place, keys)
+        turn = await self._line.turn(place, wanted)
         self._counts.host_blocks_total += len(turn.blocks) - len(turn.to_fill)
         self._start_read(turn.to_fill)
         try:
@@ -249,9 +264,9 @@ class BlockFetcher:
         except asyncio.CancelledError:
             self._host.release(turn.blocks)
             raise
-        num_read = next((number for number, ok in enumerate(is_read) if not ok), len(keys))
+        num_read = next((number for number, ok in enumerate(is_read) if not ok), len(wanted))
         self._host.release(turn.blocks[num_read:])
-        failed = [key for key, ok in zip(keys, is_read, strict=True) if not ok]
+        failed = [version.key for version, ok in zip(wanted, is_read, strict=True) if not ok]
         return turn.blocks[:num_read], failed
 
     def _start_read(self, blocks: list[HostBlock]) -> None:
@@ -261,7 +276,7 @@ class BlockFetcher:
         for block in blocks:
             block.num_users += 1  # the reader, who may outlive the fetch
         self._queued_bytes += len(blocks) * self._host.block_bytes
-        wanted = [(block.key, block.array) for block in blocks]
+        wanted = [(block.version.key, block.array) for block in blocks if block.version]
         reading = asyncio.get_running_loop().run_in_executor(self._readers, self._get, wanted)
         reading.add_done_callback(partial(self._on_read, blocks))
 

@@ -7,6 +7,7 @@ import mmap
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -15,6 +16,14 @@ MIN_HOST_BLOCKS = 8
 """Fewer could not be shared between prompts that wait for pages and prompts that have them."""
 _ALIGNMENT = 4096
 """Of every block, so that direct I/O can read straight into it."""
+
+
+class BlockVersion(NamedTuple):
+    """What a block goes by here. Behind a replay there may be a block under a key whose exact block
+    is stored later: who is promised an exact one does not get what was read before that."""
+
+    key: bytes
+    is_exact: bool
 
 
 def _future() -> asyncio.Future[bool]:
@@ -27,14 +36,14 @@ class HostBlock:
 
     array: np.ndarray
     """uint8 [block_bytes]; not to be written once it is filled."""
-    key: bytes = b""
+    version: BlockVersion | None = None
     num_users: int = 0
     filled: asyncio.Future[bool] = field(default_factory=_future)
-    """Whether it holds the verified block of its key, once that is known."""
+    """Whether it holds that block, verified, once that is known."""
 
 
 class HostBlocks:
-    """A bounded number of blocks by key; of those nobody uses the longest unused make room.
+    """A bounded number of blocks; of those nobody uses the longest unused make room.
 
     It only saves reading a block again: whether there is such a block, the store says. Lives on the
     event loop; threads touch nothing but the arrays that they are given.
@@ -46,7 +55,7 @@ class HostBlocks:
         stride = -(-block_bytes // _ALIGNMENT) * _ALIGNMENT
         self._memory = _reserve(num_blocks * stride, is_page_locked).reshape(num_blocks, stride)
         self._num_made = 0
-        self._by_key: dict[bytes, HostBlock] = {}
+        self._by_version: dict[BlockVersion, HostBlock] = {}
         self._idle: OrderedDict[int, HostBlock] = OrderedDict()
 
     @property
@@ -59,31 +68,30 @@ class HostBlocks:
         """Blocks that are being filled or read."""
         return self.num_blocks - self.num_free
 
-    def holds(self, key: bytes) -> bool:
+    def holds(self, version: BlockVersion) -> bool:
         """Whether this block is here, or on its way."""
-        return key in self._by_key
+        return version in self._by_version
 
-    def find(self, key: bytes) -> HostBlock | None:
+    def find(self, version: BlockVersion) -> HostBlock | None:
         """The block if it is here or on its way, for one more user."""
-        if (block := self._by_key.get(key)) is not None:
+        if (block := self._by_version.get(version)) is not None:
             block.num_users += 1
             self._idle.pop(id(block), None)
         return block
 
-    def take(self, key: bytes) -> HostBlock:
+    def take(self, version: BlockVersion) -> HostBlock:
         """Memory for a block that is not here, for one user, who fills it."""
-        assert key not in self._by_key, "the block is here already"
+        assert version not in self._by_version, "the block is here already"
         block = self._vacant()
-        self._by_key.pop(block.key, None)
-        block.key, block.num_users, block.filled = key, 1, _future()
-        self._by_key[key] = block
+        self._forget(block)
+        block.version, block.num_users, block.filled = version, 1, _future()
+        self._by_version[version] = block
         return block
 
     def note_filled(self, block: HostBlock, is_filled: bool) -> None:
         """What came of filling it; a block that was not filled is nobody's to find."""
         if not is_filled:
-            self._by_key.pop(block.key, None)
-            block.key = b""
+            self._forget(block)
         if not block.filled.done():
             block.filled.set_result(is_filled)
 
@@ -93,7 +101,12 @@ class HostBlocks:
             block.num_users -= 1
             if block.num_users == 0:
                 self._idle[id(block)] = block
-                self._idle.move_to_end(id(block), last=bool(block.key))
+                self._idle.move_to_end(id(block), last=block.version is not None)
+
+    def _forget(self, block: HostBlock) -> None:
+        if block.version is not None:
+            self._by_version.pop(block.version, None)
+            block.version = None
 
     def _vacant(self) -> HostBlock:
         if self._num_made < self.num_blocks:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from rorqual_policy.blocks import BLOCK_TOKENS, ImageSpan
+from rorqual_runtime.windows import WindowPlace
 
 
 class JobKey(NamedTuple):
@@ -52,6 +53,8 @@ class Job:
     """Of the matched blocks, before the first one behind a replay."""
     exact_only: bool = False
     """Use exact blocks only, and no bounded replay: without its window a prefix is computed."""
+    windows: tuple[tuple[int, WindowPlace], ...] = ()
+    """Who is said to keep the window behind the first so many blocks."""
     images: tuple[JobImage, ...] = ()
     """In order of their places."""
     is_plain_draw: bool = False

@@ -12,12 +12,14 @@ import numpy as np
 import torch
 from opentelemetry.trace import Tracer
 from rorqual_engine.models.base import CausalModel
-from rorqual_policy.blocks import block_keys
+from rorqual_policy.blocks import BLOCK_TOKENS, block_keys
+from rorqual_policy.provenance import Provenance
 from rorqual_runtime.clock import Clock
 from rorqual_runtime.errors import ContextTooLong, InvalidRequest, ServingError
 from rorqual_runtime.payload import get_token_ids, put_payload
 from rorqual_runtime.prompt_work import over_prompt
 from rorqual_runtime.tensors import TensorPlane
+from rorqual_runtime.windows import KeptWindow
 
 from rorqual_prefill import convert
 from rorqual_prefill.begin import Begin, KeptWindows, PrefixStage, Work
@@ -137,8 +139,14 @@ class PrefillPipeline:
             async with self._early_placement(work.job, prompt.last_chunk_started) as placement:
                 logits = await self._compute(work, begin, prompt, placement)
                 if prompt.window and prompt.window.kept is not None:
-                    self._windows.keep(work.keys[-1], prompt.window.kept)
+                    self._keep(work, begin, prompt.window.kept)
                 await self._hand_over(work, begin, logits, placement)
+
+    def _keep(self, work: Work, begin: Begin, snapshot: np.ndarray) -> None:
+        """The window behind the prompt's last block, for who goes on from there."""
+        saved_tokens = self._model.num_replayed(len(work.keys) * BLOCK_TOKENS)
+        is_replayed = begin.provenance is Provenance.REPLAYED
+        self._windows.keep(work.keys[-1], KeptWindow(snapshot, is_replayed, saved_tokens))
 
     async def _announce(
         self, work: Work, begin: Begin, logits: np.ndarray, placement: asyncio.Task[str]

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from rorqual_prefill.host_blocks import HostBlock, HostBlocks
+from rorqual_prefill.host_blocks import BlockVersion, HostBlock, HostBlocks
 
 
 @dataclass(eq=False, slots=True)
@@ -29,7 +29,7 @@ class Turn:
 @dataclass(eq=False, slots=True)
 class _Waiting:
     place: Place
-    keys: Sequence[bytes]
+    versions: Sequence[BlockVersion]
     turn: asyncio.Future[Turn]
 
 
@@ -45,10 +45,10 @@ class ReadLine:
         """Prompts that wait."""
         return len(self._line)
 
-    async def turn(self, place: Place, keys: Sequence[bytes]) -> Turn:
+    async def turn(self, place: Place, versions: Sequence[BlockVersion]) -> Turn:
         """These blocks, and the right to fill those that are not there, until `end` is called."""
         turn: asyncio.Future[Turn] = asyncio.get_running_loop().create_future()
-        waiting = _Waiting(place, keys, turn)
+        waiting = _Waiting(place, versions, turn)
         self._line.append(waiting)
         self.advance()
         try:
@@ -74,24 +74,24 @@ class ReadLine:
             if waiting.turn.done():
                 continue
             is_early = not waiting.place.has_pages
-            if not self._has_memory(len(waiting.keys), is_early):
+            if not self._has_memory(len(waiting.versions), is_early):
                 if is_early:
                     continue
                 return  # who comes behind would take what it waits for
             self._line.remove(waiting)
             self._num_idle -= 1
-            waiting.turn.set_result(self._take(waiting.keys))
+            waiting.turn.set_result(self._take(waiting.versions))
 
     def _has_memory(self, num_blocks: int, is_early: bool) -> bool:
         limit = self._host.num_blocks // 2 if is_early else self._host.num_blocks
         return self._host.num_used + num_blocks <= limit
 
-    def _take(self, keys: Sequence[bytes]) -> Turn:
+    def _take(self, versions: Sequence[BlockVersion]) -> Turn:
         blocks, to_fill = [], []
-        for key in keys:
-            block = self._host.find(key)
+        for version in versions:
+            block = self._host.find(version)
             if block is None:
-                block = self._host.take(key)
+                block = self._host.take(version)
                 to_fill.append(block)
             blocks.append(block)
         return Turn(blocks, to_fill)

@@ -53,7 +53,7 @@ class PrefillSettings(StoreSettings, ModelSettings):
         180.0, gt=0, description="how long the window state behind a prompt's blocks is kept"
     )
     window_keep_bytes: int = Field(
-        256 << 20, ge=0, description="memory for kept window states; the oldest leave first"
+        256 << 20, ge=0, description="memory for kept window states; the least valuable leave"
     )
 
     @field_validator("buckets", mode="before")

@@ -15,6 +15,7 @@ from rorqual_engine.huge_pages import move_to_huge_pages
 from rorqual_engine.kv import PagedKvCache
 from rorqual_engine.models.base import CausalModel
 from rorqual_policy.step_cost import StepCost
+from rorqual_policy.window_value import choose_window_victims
 from rorqual_runtime import subjects
 from rorqual_runtime.bus import Bus
 from rorqual_runtime.errors import ServingError, Unsupported
@@ -163,9 +164,9 @@ async def _open_windows(
         snapshot_bytes=model.kv_layout.snapshot_bytes,
         keep_s=settings.window_keep_s,
         max_bytes=settings.window_keep_bytes,
+        choose_victims=choose_window_victims,
     )
     if cache.num_windows:
-        await windows.listen()
         await windows.serve()
     return windows
 

@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 from rorqual_policy import ImageSpan, InstanceReport, PlacementDecision, PlacementRequest
 from rorqual_proto.v1.generation_pb2 import Generation, PromptImage
@@ -86,6 +87,8 @@ class PrefixMatch:
     miss_reason: str = ""
     num_exact_blocks: int = 0
     """Of these, before the first one behind a replay."""
+    windows: tuple[Any, ...] = ()
+    """Who keeps window states behind matched blocks: wire values, passed on unread."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,6 +183,7 @@ def match_from_wire(reply: MatchReply, num_keys: int) -> PrefixMatch:
         match.lease_id,
         match.miss_reason,
         min(match.num_exact_blocks, num_keys),
+        tuple(match.windows),
     )
 
 
@@ -195,6 +199,7 @@ def job_to_wire(
         compiled_grammar=compiled_grammar,
         submitted_unix_s=parts.submitted_unix_s,
         image_embeddings=parts.image_embeddings,
+        windows=parts.match.windows,
     )
 
 

@@ -109,6 +109,7 @@ class Surroundings:
     registered: dict[bytes, kvmeta_pb2.BlockRecord] = field(default_factory=dict)
     forgotten: list[tuple[bytes, str]] = field(default_factory=list)
     released: list[str] = field(default_factory=list)
+    windows: dict[bytes, kvmeta_pb2.WindowNotice] = field(default_factory=dict)
     placements: list[router_pb2.PlaceRequest] = field(default_factory=list)
     may_place: asyncio.Event = field(default_factory=asyncio.Event)
     """Set from the start; placements wait for it."""
@@ -132,6 +133,9 @@ class Surroundings:
         )
         await self.bus.subscribe(
             subjects.kvmeta_release(), kvmeta_pb2.ReleaseLeaseRequest, self._on_release
+        )
+        await self.bus.subscribe(
+            subjects.window_notices(), kvmeta_pb2.WindowNotice, self._on_window
         )
         await self.bus.serve(
             subjects.kvmeta_register(),
@@ -162,6 +166,22 @@ class Surroundings:
 
     async def _on_release(self, request, _context) -> None:
         self.released.append(request.lease_id)
+
+    async def _on_window(self, notice, _context) -> None:
+        self.windows[notice.key] = notice
+
+    def _places(self, keys: Sequence[bytes]) -> list[kvmeta_pb2.WindowPlace]:
+        """Who keeps windows behind these blocks."""
+        return [
+            kvmeta_pb2.WindowPlace(
+                num_blocks=number,
+                holder_id=notice.holder_id,
+                expires_unix_s=notice.expires_unix_s,
+                replayed=notice.replayed,
+            )
+            for number, key in enumerate(keys, start=1)
+            if (notice := self.windows.get(key)) is not None
+        ]
 
     async def _on_register(self, request, _context):
         assert request.model_fingerprint == self.fingerprint
@@ -211,6 +231,7 @@ class Surroundings:
             num_exact_blocks=next(exact, matched),
             exact_only=exact_only,
             kv_lease_id=f"lease-{request_id}",
+            windows=self._places(keys[:matched]),
             submitted_unix_s=time.time(),
             compiled_grammar=compiled_grammar,
         )

@@ -7,11 +7,12 @@ import asyncio
 import pytest
 from rorqual_engine.models import CausalModel, load_model
 from rorqual_engine.runner import BareEngine, GenerationParams
+from rorqual_policy.blocks import block_keys
 from rorqual_runtime.errors import Unavailable
 from rorqual_runtime.windows import WindowExchange
 
 from tests.integration.prefill_decode.conftest import prompt
-from tests.integration.prefill_decode.fleet import SlowModel, running_fleet
+from tests.integration.prefill_decode.fleet import NAMESPACE, SlowModel, running_fleet
 from tests.support.model import random_v41_dir
 from tests.support.replay import greedy_after_replay
 from tests.support.waiting import until
@@ -119,6 +120,34 @@ async def test_blocks_behind_a_replay_are_marked_and_nothing_exact_uses_them(
         exact = await around.complete("third", longer, ignore_eos=True, exact_only=True)
         assert exact.token_ids == bare(longer)
         assert exact.num_cached_tokens == 0
+        await fleet.nothing_held()
+
+
+async def test_a_window_made_behind_a_replay_is_marked_and_nothing_exact_uses_it(
+    runtime_settings, model, bare
+):
+    """Prefill keeps one window only, so that the next prompt takes the place of the first's."""
+    longer = prompt(1000)
+    one = {"window_keep_bytes": model.kv_layout.snapshot_bytes}
+    async with running_fleet(
+        runtime_settings, model, random_v41_dir(), prefill=one, decode=NO_WINDOWS
+    ) as fleet:
+        around = fleet.around
+        await around.complete("first", longer[:700], ignore_eos=True)
+        await around.complete("other", prompt(300, seed=1), ignore_eos=True)
+        await until(lambda: len(around.registered) == 7, "5 and 2 blocks to be registered")
+        replayed = await around.complete("second", longer, ignore_eos=True)
+        assert replayed.num_cached_tokens == 512
+        await until(lambda: len(around.registered) == 9, "2 more blocks to be registered")
+        key = block_keys(longer, fingerprint=model.fingerprint, namespace=NAMESPACE)[6]
+        assert around.windows[key].replayed
+        again = await around.complete("third", longer, ignore_eos=True)
+        assert (again.num_cached_tokens, again.token_ids) == (896, replayed.token_ids)
+        exact = await around.complete("fourth", longer, ignore_eos=True, exact_only=True)
+        assert (exact.num_cached_tokens, exact.token_ids) == (0, bare(longer))
+        await until(lambda: not around.windows[key].replayed, "the exact window to be kept")
+        warm = await around.complete("fifth", longer, ignore_eos=True, exact_only=True)
+        assert (warm.num_cached_tokens, warm.token_ids) == (896, bare(longer))
         await fleet.nothing_held()
 
 

@@ -11,7 +11,7 @@ from itertools import chain
 import pytest
 from opentelemetry import trace
 from rorqual_policy.step_cost import StepCost
-from rorqual_prefill.fetch import NUM_READERS, BlockFetcher, EngineView, Fetch
+from rorqual_prefill.fetch import NUM_READERS, BlockFetcher, EngineView, Fetch, Promise
 from rorqual_prefill.hit_counts import HitCounts
 from rorqual_prefill.host_blocks import HostBlocks
 from rorqual_prefill.read_line import Place
@@ -78,10 +78,15 @@ class Reader:
 
     @asynccontextmanager
     async def fetching(
-        self, keys: Sequence[bytes], *, num_promised: int = 0, urgency_s: float = 0.0
+        self,
+        keys: Sequence[bytes],
+        *,
+        num_promised: int = 0,
+        num_exact: int = 0,
+        urgency_s: float = 0.0,
     ) -> AsyncIterator[Fetch]:
-        place = Place(urgency_s)
-        async with self.fetcher.fetching(keys, num_promised, place, 128 * len(keys) + 1) as fetch:
+        promise, place = Promise(num_promised, num_exact), Place(urgency_s)
+        async with self.fetcher.fetching(keys, promise, place, 128 * len(keys) + 1) as fetch:
             yield fetch
 
     async def take_all(self, fetch: Fetch) -> list[bytes]:
@@ -138,6 +143,13 @@ async def test_what_is_in_host_memory_is_not_read_again():
     assert sum(map(len, reader.store.reads)) == len(KEYS)
     reader.store.keys.discard(KEYS[2])  # what the store has lost is lost
     assert (await reader.read(KEYS))[0] == KEYS[:2]
+
+
+async def test_what_was_read_before_it_was_exact_is_read_again_for_who_is_promised_exact_blocks():
+    reader = Reader(Store(*KEYS))
+    await reader.read(KEYS)
+    assert (await reader.read(KEYS, num_exact=2))[0] == KEYS
+    assert [key for read in reader.store.reads[1:] for key in read] == KEYS[:2]
 
 
 async def test_a_cancel_waits_for_no_read_and_frees_everything_once_it_ends():

@@ -1,52 +1,74 @@
-"""Kept window states: for a while, within their memory, the newest first."""
+"""Kept window states: for a while, within their memory, exact ones before replayed ones."""
 
 from __future__ import annotations
 
 import numpy as np
+from rorqual_policy.window_value import choose_window_victims
 from rorqual_runtime.clock import ManualClock
-from rorqual_runtime.windows import WindowShelf
+from rorqual_runtime.windows import KeptWindow, WindowShelf
 
 
-def snapshot(value: int, num_bytes: int = 100) -> np.ndarray:
-    return np.full(num_bytes, value, np.uint8)
+def window(value: int, *, is_replayed: bool = False) -> KeptWindow:
+    return KeptWindow(np.full(100, value, np.uint8), is_replayed, saved_tokens=128)
 
 
-async def test_a_window_is_kept_for_its_time_and_no_longer() -> None:
+def open_shelf(clock: ManualClock, max_bytes: int = 1000) -> WindowShelf:
+    return WindowShelf(clock, keep_s=180, max_bytes=max_bytes, choose_victims=choose_window_victims)
+
+
+def kept(shelf: WindowShelf, key: bytes) -> int | None:
+    found = shelf.get(key)
+    return None if found is None else int(found.snapshot[0])
+
+
+async def test_a_window_is_kept_for_its_time_since_it_was_read() -> None:
     clock = ManualClock()
-    shelf = WindowShelf(clock, keep_s=180, max_bytes=1000)
-    assert shelf.put(b"a", snapshot(1))
+    shelf = open_shelf(clock)
+    assert shelf.put(b"a", window(1)) and shelf.put(b"b", window(2))
     await clock.advance(179)
-    found = shelf.get(b"a")
-    assert found is not None and found[0] == 1
+    assert shelf.read(b"a") is not None
+    assert (kept(shelf, b"a"), kept(shelf, b"b")) == (1, 2)
     await clock.advance(2)
-    assert shelf.get(b"a") is None
+    assert (kept(shelf, b"a"), kept(shelf, b"b")) == (1, None)
+    await clock.advance(180)
+    assert shelf.read(b"a") is None
     assert (len(shelf), shelf.num_bytes) == (0, 0)
 
 
-def test_beyond_its_memory_the_oldest_leave() -> None:
-    shelf = WindowShelf(ManualClock(), keep_s=180, max_bytes=250)
-    for number, key in enumerate((b"a", b"b", b"c")):
-        assert shelf.put(key, snapshot(number))
-    assert [shelf.get(key) is not None for key in (b"a", b"b", b"c")] == [False, True, True]
-    assert shelf.num_bytes == 200
+async def test_beyond_its_memory_the_least_valuable_leave() -> None:
+    clock = ManualClock()
+    shelf = open_shelf(clock, max_bytes=350)
+    for number, key in enumerate((b"a", b"b", b"c", b"d")):
+        if number == 3:
+            shelf.read(b"b")  # its conversation went on
+            assert shelf.read(b"a") and shelf.read(b"a")
+        assert shelf.put(key, window(number))
+        await clock.advance(1)
+    assert [kept(shelf, key) is not None for key in (b"a", b"b", b"c", b"d")] == [1, 0, 1, 1]
+    assert shelf.num_bytes == 300
 
 
 async def test_put_again_it_is_new_and_counted_once() -> None:
     clock = ManualClock()
-    shelf = WindowShelf(clock, keep_s=180, max_bytes=250)
-    shelf.put(b"a", snapshot(1))
-    shelf.put(b"b", snapshot(2))
+    shelf = open_shelf(clock)
+    shelf.put(b"a", window(1))
+    shelf.put(b"b", window(2))
     await clock.advance(100)
-    shelf.put(b"a", snapshot(3))
+    shelf.put(b"a", window(3))
     await clock.advance(100)
-    assert shelf.get(b"b") is None
-    found = shelf.get(b"a")
-    assert found is not None and found[0] == 3
+    assert (kept(shelf, b"a"), kept(shelf, b"b")) == (3, None)
     assert shelf.num_bytes == 100
 
 
+def test_one_behind_a_replay_does_not_take_the_place_of_an_exact_one() -> None:
+    shelf = open_shelf(ManualClock())
+    assert shelf.put(b"a", window(1, is_replayed=True)) and shelf.put(b"a", window(2))
+    assert shelf.put(b"a", window(3, is_replayed=True))
+    assert kept(shelf, b"a") == 2
+
+
 def test_what_is_larger_than_all_of_its_memory_is_not_kept() -> None:
-    shelf = WindowShelf(ManualClock(), keep_s=180, max_bytes=50)
-    assert not shelf.put(b"a", snapshot(1))
-    assert not WindowShelf(ManualClock(), keep_s=180, max_bytes=0).put(b"a", snapshot(1))
-    assert shelf.get(b"a") is None
+    for max_bytes in (50, 0):
+        shelf = open_shelf(ManualClock(), max_bytes)
+        assert not shelf.put(b"a", window(1))
+        assert shelf.get(b"a") is None
