@@ -55,6 +55,9 @@ class SlotState(IntEnum):
     VALID = 1
 
 
+_VALID = int(SlotState.VALID)
+
+
 class Entry(NamedTuple):
     """A valid entry: what the slot's record is. Times are whole seconds; expires 0 is never."""
 
@@ -93,7 +96,7 @@ class Entry(NamedTuple):
     def pack(self, segment: int, slot: int) -> bytes:
         fields = _FIELDS.pack(
             self.generation,
-            SlotState.VALID,
+            _VALID,
             self.mark.provenance,
             self.mark.lifetime,
             self.name.fingerprint,
@@ -118,7 +121,7 @@ FUTURE_S = 86_400.0
 
 def parse_entry(raw: bytes, segment: int, slot: int) -> Entry | None:
     """The entry of a slot in use; None for a free slot and for anything that is no entry."""
-    if len(raw) < ENTRY_BYTES or raw[4] != SlotState.VALID:
+    if len(raw) < ENTRY_BYTES or raw[4] != _VALID:
         return None
     (generation, _, provenance, lifetime, fingerprint, key, size, expires, created,
      check, used, uses, depth) = _WHOLE.unpack(raw)  # fmt: skip

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import struct
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -69,64 +69,63 @@ class KeyMap:
         magic, self.num_buckets, owner = _HEADER.unpack(fields)
         if magic != _MAGIC or owner != store_id or not self.num_buckets:
             raise BadMap
+        self._fd = self._file.fd
         self._lock = threading.Lock()
 
     def places(self, name: BlockName) -> list[Place]:
         """Where records of this name may be, mostly none or one."""
         tag, offset = self._home(name)
-        bucket = os.pread(self._file.fd, _BUCKET_BYTES, offset)
-        return [place for _, place in _matches(bucket, tag)] if tag in bucket else []
+        bucket = os.pread(self._fd, _BUCKET_BYTES, offset)
+        return [place for _, place in _matches(bucket, tag)]
 
     def add(self, name: BlockName, place: Place, is_stale: Callable[[bytes, Place], bool]) -> None:
         """is_stale(tag, place) says whether no block of this tag is there any more: asked when the
         bucket is full. If none is stale, the place of some other block is forgotten."""
         tag, offset = self._home(name)
         with self._lock:
-            bucket = os.pread(self._file.fd, _BUCKET_BYTES, offset).ljust(_BUCKET_BYTES, b"\0")
+            bucket = os.pread(self._fd, _BUCKET_BYTES, offset).ljust(_BUCKET_BYTES, b"\0")
             start = place.slot ^ os.getpid()
             index = _free_index(bucket, start)
             if index is None:
                 index = _stale_index(bucket, is_stale)
             if index is None:
                 index = start % _BUCKET_PLACES
-            os.pwrite(self._file.fd, _PLACE.pack(tag, *place), offset + index * _PLACE.size)
+            os.pwrite(self._fd, _PLACE.pack(tag, *place), offset + index * _PLACE.size)
 
     def remove(self, name: BlockName, place: Place) -> None:
         tag, offset = self._home(name)
         with self._lock:
-            bucket = os.pread(self._file.fd, _BUCKET_BYTES, offset)
+            bucket = os.pread(self._fd, _BUCKET_BYTES, offset)
             for index, found in _matches(bucket, tag):
                 if found == place:
-                    os.pwrite(self._file.fd, bytes(_PLACE.size), offset + index * _PLACE.size)
+                    os.pwrite(self._fd, bytes(_PLACE.size), offset + index * _PLACE.size)
 
     def is_removed(self) -> bool:
         return os.fstat(self._file.fd).st_nlink == 0
 
     def _home(self, name: BlockName) -> tuple[bytes, int]:
         """The name's tag and the offset of its bucket."""
-        tag, rest = _split(name)
-        return tag, PAGE_BYTES + int.from_bytes(rest, "little") % self.num_buckets * _BUCKET_BYTES
+        digest = xxhash.xxh3_128_digest(name.fingerprint + name.key)
+        bucket = int.from_bytes(digest[8:], "little") % self.num_buckets
+        return digest[:8], PAGE_BYTES + bucket * _BUCKET_BYTES
 
 
 def tag_of(name: BlockName) -> bytes:
-    """8 bytes that stand for the name within its bucket, never all zero."""
-    return _split(name)[0]
+    """8 bytes that stand for the name within its bucket. All zero (one name in 2^64) is found by
+    nobody: unused places look like that."""
+    return xxhash.xxh3_128_digest(name.fingerprint + name.key)[:8]
 
 
-def _split(name: BlockName) -> tuple[bytes, bytes]:
-    """The name's tag, and the 8 bytes that choose its bucket."""
-    digest = xxhash.xxh3_128_digest(name.fingerprint + name.key)
-    tag = digest[:8]
-    return (tag if tag != _NO_TAG else b"\1" * 8), digest[8:]
-
-
-def _matches(bucket: bytes, tag: bytes) -> Iterator[tuple[int, Place]]:
+def _matches(bucket: bytes, tag: bytes) -> list[tuple[int, Place]]:
+    """(index, place) of each that has this tag."""
+    found = []
     at = bucket.find(tag)
     while at >= 0:
         if at % _PLACE.size == 0 and at + _PLACE.size <= len(bucket):
             _, segment, slot = _PLACE.unpack_from(bucket, at)
-            yield at // _PLACE.size, Place(segment, slot)
+            found.append((at // _PLACE.size, Place(segment, slot)))
         at = bucket.find(tag, at + 1)
+    return found
 
 
 def _free_index(bucket: bytes, start: int) -> int | None:

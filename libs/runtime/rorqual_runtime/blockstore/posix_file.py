@@ -16,7 +16,6 @@ from rorqual_runtime.blockstore.slot_io import (
     AlignedMemory,
     address_of,
     copy_bytes,
-    page_address,
     pages_of,
 )
 
@@ -59,9 +58,11 @@ class PosixFile:
 
     def address(self, payload: memoryview) -> int:
         """Where its bytes are if the kernel can move them itself, else 0."""
-        if self.is_direct or not payload.nbytes:
-            return page_address(payload)
-        return address_of(payload)
+        num_bytes = payload.nbytes
+        if num_bytes == 0 or (self.is_direct and num_bytes % PAGE_BYTES):
+            return 0
+        address = address_of(payload)
+        return 0 if self.is_direct and address % PAGE_BYTES else address
 
     def _fill(self, parts: list[memoryview], offset: int) -> None:
         if self._moved(os.preadv, parts, offset) < sum(part.nbytes for part in parts):

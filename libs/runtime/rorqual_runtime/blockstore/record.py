@@ -114,7 +114,7 @@ class RecordHeader(NamedTuple):
         return fields + xxhash.xxh3_128_digest(fields)
 
     @classmethod
-    def parse(cls, raw: Buffer) -> Self:
+    def parse(cls, raw: bytes | memoryview) -> Self:
         """Raises: BadRecord when these bytes are no whole header of this format."""
         (_, _, segment, slot, generation, store_id, fingerprint, key, size, created, expires,
          provenance, lifetime, depth, digest) = _fields(raw)  # fmt: skip
@@ -127,19 +127,19 @@ class RecordHeader(NamedTuple):
         return cls(name, address, size, created, expires or None, mark, digest)
 
 
-def _fields(raw: Buffer) -> tuple[Any, ...]:
+def _fields(raw: bytes | memoryview) -> tuple[Any, ...]:
     values = _FIELDS.unpack(_header(raw)[: _FIELDS.size])
     if values[:2] != (_MAGIC, _FORMAT_VERSION):
         raise BadRecord("another format")
     return values
 
 
-def _header(raw: Buffer) -> bytes:
+def _header(raw: bytes | memoryview) -> bytes:
     """The header alone, whole. Raises: BadRecord."""
-    header = bytes(memoryview(raw)[:PACKED_BYTES])
+    header = bytes(raw[:PACKED_BYTES])
     if len(header) < PACKED_BYTES:
         raise BadRecord("truncated header")
-    if header[_FIELDS.size :] != xxhash.xxh3_128_digest(header[: _FIELDS.size]):
+    if xxhash.xxh3_128_digest(header[: _FIELDS.size]) != header[_FIELDS.size :]:
         raise BadRecord("wrong header checksum")
     return header
 
@@ -148,7 +148,7 @@ def digest_of(payload: Buffer) -> bytes:
     return xxhash.xxh3_128_digest(payload)
 
 
-def verify(raw: Buffer, payload: memoryview, name: BlockName, address: Address) -> None:
+def verify(raw: bytes | memoryview, payload: memoryview, name: BlockName, address: Address) -> None:
     """Look at a record that was read whole.
 
     Raises: BadRecord unless header and payload are what was put, under this name, at this place.

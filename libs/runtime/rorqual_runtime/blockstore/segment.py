@@ -36,6 +36,7 @@ _MAGIC = b"RQINDEX2"
 _FIELDS = struct.Struct("<8sIIIxxxx16s")  # magic, number, slot bytes, slots, store
 _HEAD = struct.Struct("<IB")
 """An entry's generation and state."""
+_VALID = int(SlotState.VALID)
 _DIGEST_BYTES = 16
 _DIRTY_OFFSET = 2048
 SCAN_SLOTS = 4096
@@ -127,7 +128,7 @@ class Segment:
 
     def holds(self, slot: int, generation: int) -> bool:
         """Whether a record of this generation is still there. Raises: OSError."""
-        return self._raw_entry(slot)[:5] == _HEAD.pack(generation, SlotState.VALID)
+        return self._raw_entry(slot)[:5] == _HEAD.pack(generation, _VALID)
 
     def publish(self, slot: int, entry: Entry) -> None:
         """Raises: OSError."""

@@ -116,15 +116,6 @@ def address_of(buffer: memoryview) -> int:
     return address
 
 
-def page_address(buffer: memoryview) -> int:
-    """Where its bytes are if the kernel can move them past the page cache, else 0."""
-    num_bytes = buffer.nbytes
-    if num_bytes == 0 or num_bytes % PAGE_BYTES:
-        return 0
-    address = address_of(buffer)
-    return address if address % PAGE_BYTES == 0 else 0
-
-
 def copy_bytes(source: memoryview, target: memoryview) -> None:
     """Copy between buffers of one size; other threads run meanwhile."""
     np.copyto(np.frombuffer(target, np.uint8), np.frombuffer(source, np.uint8))

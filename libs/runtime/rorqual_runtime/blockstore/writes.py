@@ -17,9 +17,6 @@ from rorqual_runtime.blockstore.size_classes import SizeClass, SizeClasses
 from rorqual_runtime.blockstore.slot_io import Move
 from rorqual_runtime.logs import get_logger
 
-_ROUNDS = 2
-"""Once more for what found no room while others were being written."""
-
 Outcome = Literal["puts", "duplicates", "put_failures"]
 
 log = get_logger(__name__)
@@ -47,8 +44,7 @@ def write_blocks(
     for num_bytes, indices in by_size.items():
         try:
             batch = _Batch(classes.make(num_bytes), offered, outcomes, now_unix_s)
-            for _ in range(_ROUNDS):
-                indices = batch.write(indices)
+            batch.write_all(indices)
         except FileNotFoundError:  # somebody has deleted the directory
             classes.begin_again()
         except OSError as error:
@@ -83,11 +79,17 @@ class _Batch:
         self._outcomes = outcomes
         self._now_unix_s = now_unix_s
         self._under_way: dict[int, _Written] = {}
-        self._crowded: list[int] = []
+        self._left: Sequence[int] = []
 
-    def write(self, indices: Sequence[int]) -> list[int]:
-        """Returns those for which there was no room. Raises: OSError."""
-        self._crowded = []
+    def write_all(self, indices: Sequence[int]) -> None:
+        """As long as those that were written make room for the rest. Raises: OSError."""
+        num_before = len(indices) + 1
+        while 0 < len(indices) < num_before:
+            num_before, indices = len(indices), self._write(indices)
+
+    def _write(self, indices: Sequence[int]) -> Sequence[int]:
+        """Returns those that are left: there was no room meanwhile. Raises: OSError."""
+        self._left = []
         try:
             writes = self._segments.io.write_each(self._moves(indices), len(indices))
             with contextlib.closing(writes):
@@ -97,10 +99,10 @@ class _Batch:
             for written in self._under_way.values():
                 self._allocator.give_back(written.own)
             self._under_way.clear()
-        return self._crowded
+        return self._left
 
     def _moves(self, indices: Sequence[int]) -> Iterator[Move]:
-        for index in indices:
+        for number, index in enumerate(indices):
             block = self._offered[index]
             earlier = self._segments.locate(block.name)
             if earlier is not None and self._keeps(earlier, block):
@@ -108,8 +110,8 @@ class _Batch:
                 continue
             own = self._allocator.take()
             if own is None:
-                self._crowded.append(index)
-                continue
+                self._left = indices[number:]
+                return
             header, entry = self._described(own, block)
             self._under_way[index] = _Written(own, entry, earlier)
             yield own.segment.move(index, own.slot, block.payload, header)
