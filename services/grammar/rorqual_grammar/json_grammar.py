@@ -11,6 +11,7 @@ import re
 
 import xgrammar
 
+from rorqual_grammar.grammar_text import grammar_text
 from rorqual_grammar.rejection import BadConstraint, UnenforceableConstraint
 from rorqual_grammar.schema_check import find_patterns, find_unenforced
 
@@ -27,7 +28,7 @@ def schema_grammar(source: str) -> xgrammar.Grammar:
     """
     _check(source)
     grammar = xgrammar.Grammar.from_json_schema(source, any_whitespace=False)
-    rules, num_changed = _BOUNDED_CHARACTER.subn(r"\1\\0-\\x1f\2", str(grammar))
+    rules, num_changed = _BOUNDED_CHARACTER.subn(r"\1\\0-\\x1f\2", grammar_text(grammar))
     return xgrammar.Grammar.from_ebnf(rules) if num_changed else grammar
 
 

@@ -22,6 +22,10 @@ _KILL_GRACE_S = 1.0
 _ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 
 
+class _NotBegun(Exception):
+    """The sandbox was gone before it had a child for the job."""
+
+
 class CompilerPool:
     """Runs compilations in killable processes. Start before use, close after."""
 
@@ -91,6 +95,14 @@ class CompilerPool:
             self.num_pending -= 1
 
     async def _compile_now(self, constraint: Constraint) -> bytes:
+        """A job that a dying sandbox took and never began is given to the next one, once."""
+        for _ in range(2):
+            with suppress(_NotBegun):
+                return await self._compile_once(constraint)
+            self._close_control()
+        raise Unavailable("the grammar compiler ends before it begins")
+
+    async def _compile_once(self, constraint: Constraint) -> bytes:
         connection = await self._open_job()
         reader, writer = await asyncio.open_connection(sock=connection)
         started_s = time.monotonic()
@@ -98,8 +110,9 @@ class CompilerPool:
         try:
             async with asyncio.timeout(self._settings.compile_timeout_s + _KILL_GRACE_S):
                 writer.write(_job(constraint))
-                writer.write_eof()
-                pidfd = _open_pidfd(await _read_number(reader))
+                with suppress(OSError):  # of a peer that is gone; what it did not say tells that
+                    writer.write_eof()
+                pidfd = _open_pidfd(await _read_child(reader))
                 outcome = Outcome(await reader.readexactly(1))
                 body = await self._read_body(reader, constraint)
         except (asyncio.IncompleteReadError, TimeoutError, ConnectionError) as error:
@@ -192,6 +205,14 @@ def _rejected(constraint: Constraint, text: str) -> InvalidRequest:
 
 async def _read_number(reader: asyncio.StreamReader) -> int:
     return int.from_bytes(await reader.readexactly(NUMBER_BYTES), "big")
+
+
+async def _read_child(reader: asyncio.StreamReader) -> int:
+    """The compilation's process id. Raises: _NotBegun."""
+    try:
+        return await _read_number(reader)
+    except (asyncio.IncompleteReadError, ConnectionError):
+        raise _NotBegun from None
 
 
 def _open_pidfd(pid: int) -> int | None:

@@ -15,6 +15,7 @@ from typing import Any
 
 import xgrammar
 
+from rorqual_grammar.grammar_text import grammar_text
 from rorqual_grammar.json_grammar import schema_grammar
 from rorqual_grammar.rejection import BadConstraint, clean_text
 
@@ -62,7 +63,7 @@ def _leaf(node: dict[str, Any], convert: Callable[[dict[str, Any]], xgrammar.Gra
 
 
 def _as_grammar(grammar: xgrammar.Grammar) -> dict[str, Any]:
-    return {"type": "grammar", "grammar": str(grammar)}
+    return {"type": "grammar", "grammar": grammar_text(grammar)}
 
 
 def _json_schema(node: dict[str, Any]) -> xgrammar.Grammar:
