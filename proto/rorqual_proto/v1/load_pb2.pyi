@@ -133,7 +133,7 @@ class HitPathLoad(_message.Message):
     def __init__(self, prompts_total: _Optional[int] = ..., hits_total: _Optional[int] = ..., hit_blocks_total: _Optional[int] = ..., hit_wait_s_total: _Optional[float] = ..., fetched_blocks_total: _Optional[int] = ..., fetched_bytes_total: _Optional[int] = ..., fetch_s_total: _Optional[float] = ..., host_blocks_total: _Optional[int] = ..., left_out_blocks_total: _Optional[int] = ..., late_blocks_total: _Optional[int] = ..., swapped_blocks_total: _Optional[int] = ..., swap_s_total: _Optional[float] = ...) -> None: ...
 
 class DecodeLoad(_message.Message):
-    __slots__ = ("num_running", "max_running", "kv_tokens", "num_reserved_pages", "step_s", "guess_rounds_total", "guessed_tokens_total", "taken_guesses_total")
+    __slots__ = ("num_running", "max_running", "kv_tokens", "num_reserved_pages", "step_s", "guess_rounds_total", "guessed_tokens_total", "taken_guesses_total", "step_times")
     NUM_RUNNING_FIELD_NUMBER: _ClassVar[int]
     MAX_RUNNING_FIELD_NUMBER: _ClassVar[int]
     KV_TOKENS_FIELD_NUMBER: _ClassVar[int]
@@ -142,6 +142,7 @@ class DecodeLoad(_message.Message):
     GUESS_ROUNDS_TOTAL_FIELD_NUMBER: _ClassVar[int]
     GUESSED_TOKENS_TOTAL_FIELD_NUMBER: _ClassVar[int]
     TAKEN_GUESSES_TOTAL_FIELD_NUMBER: _ClassVar[int]
+    STEP_TIMES_FIELD_NUMBER: _ClassVar[int]
     num_running: int
     max_running: int
     kv_tokens: int
@@ -150,7 +151,18 @@ class DecodeLoad(_message.Message):
     guess_rounds_total: int
     guessed_tokens_total: int
     taken_guesses_total: int
-    def __init__(self, num_running: _Optional[int] = ..., max_running: _Optional[int] = ..., kv_tokens: _Optional[int] = ..., num_reserved_pages: _Optional[int] = ..., step_s: _Optional[float] = ..., guess_rounds_total: _Optional[int] = ..., guessed_tokens_total: _Optional[int] = ..., taken_guesses_total: _Optional[int] = ...) -> None: ...
+    step_times: DecodeStepTimes
+    def __init__(self, num_running: _Optional[int] = ..., max_running: _Optional[int] = ..., kv_tokens: _Optional[int] = ..., num_reserved_pages: _Optional[int] = ..., step_s: _Optional[float] = ..., guess_rounds_total: _Optional[int] = ..., guessed_tokens_total: _Optional[int] = ..., taken_guesses_total: _Optional[int] = ..., step_times: _Optional[_Union[DecodeStepTimes, _Mapping]] = ...) -> None: ...
+
+class DecodeStepTimes(_message.Message):
+    __slots__ = ("base_s", "per_request_s", "per_kv_token_s")
+    BASE_S_FIELD_NUMBER: _ClassVar[int]
+    PER_REQUEST_S_FIELD_NUMBER: _ClassVar[int]
+    PER_KV_TOKEN_S_FIELD_NUMBER: _ClassVar[int]
+    base_s: float
+    per_request_s: float
+    per_kv_token_s: float
+    def __init__(self, base_s: _Optional[float] = ..., per_request_s: _Optional[float] = ..., per_kv_token_s: _Optional[float] = ...) -> None: ...
 
 class RouterLoad(_message.Message):
     __slots__ = ("submitted_requests_total", "missed_prompt_tokens_total", "queued_jobs", "matches_total", "match_s_total")

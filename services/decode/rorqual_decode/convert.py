@@ -248,6 +248,10 @@ def fill_load(report: load_pb2.LoadReport, facts: LoadFacts, engine: EngineFacts
     report.decode.kv_tokens = facts.kv_tokens
     report.decode.num_reserved_pages = engine.num_used_pages
     report.decode.step_s = facts.step_s
+    if facts.step_times:
+        names = "base_s", "per_request_s", "per_kv_token_s"
+        times = dict(zip(names, facts.step_times, strict=True))
+        report.decode.step_times.CopyFrom(load_pb2.DecodeStepTimes(**times))
     fill_expert_load(report, engine.experts)
     report.decode.guess_rounds_total = facts.guesses.num_rounds
     report.decode.guessed_tokens_total = facts.guesses.num_guessed

@@ -21,6 +21,7 @@ from rorqual_decode.generation import Emission, FinishReason
 from rorqual_decode.running import CompletedBlock, Running, WindowToKeep
 from rorqual_decode.sampling import choose_tokens
 from rorqual_decode.speculation import NO_SPECULATION, Speculation
+from rorqual_decode.step_times import StepTimes
 
 _STEP_WEIGHT = 0.1
 
@@ -52,6 +53,7 @@ class DecodeEngine:
         on_output: Callable[[list[Emission]], None],
         on_window: Callable[[WindowToKeep], None] = lambda kept: None,
         speculation: Speculation = NO_SPECULATION,
+        step_times: StepTimes | None = None,
     ) -> None:
         self._model = model
         self._cache = cache
@@ -59,6 +61,8 @@ class DecodeEngine:
         self._on_output = on_output
         self._on_window = on_window
         self._speculation = speculation
+        self.step_times = step_times
+        """Of a step here, refined by what steps take; None = not calibrated."""
         self._running: list[Running] = []
         self._arrived: list[Running] = []
         self._has_cancelled = False
@@ -153,9 +157,14 @@ class DecodeEngine:
     def _step(self) -> list[Emission]:
         """At least one token for every running sequence."""
         sequences = self._running
+        started_s = time.perf_counter()
         self._speculation.guess(sequences)
+        num_rows = sum(sequence.num_rows for sequence in sequences)
+        kv_tokens = sum(sequence.next_position for sequence in sequences)
         logits = self._model.forward([s.chunk for s in sequences], self._cache)
         emissions = choose_tokens(logits, sequences)
+        if self.step_times is not None:
+            self.step_times.note(num_rows, kv_tokens, time.perf_counter() - started_s)
         for sequence in sequences:
             for block in sequence.completed:
                 self._keep(sequence, block)

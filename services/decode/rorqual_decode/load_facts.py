@@ -20,6 +20,8 @@ class LoadFacts:
     kv_tokens: int
     step_s: float
     guesses: GuessTotals
+    step_times: Sequence[float] = ()
+    """Seconds a step, a request and a KV token; empty = not known."""
 
 
 @dataclass(frozen=True, slots=True)

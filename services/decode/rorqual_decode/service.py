@@ -324,6 +324,7 @@ class DecodeService:
             kv_tokens=sum(sequence.next_position for sequence in running),
             step_s=self._engine.step_s,
             guesses=self.guess_totals,
+            step_times=times.coefficients if (times := self._engine.step_times) else (),
         )
 
     def _running(self) -> Iterator[Running]:

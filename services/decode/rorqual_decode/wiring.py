@@ -47,6 +47,7 @@ from rorqual_decode.running import WindowToKeep
 from rorqual_decode.service import DecodeService
 from rorqual_decode.settings import DecodeSettings
 from rorqual_decode.speculation import Speculation
+from rorqual_decode.step_times import calibrated_step_times
 from rorqual_decode.token_sink import BusTokenSink
 from rorqual_decode.warm_up import measure_steps, warm_up
 
@@ -172,6 +173,7 @@ async def _build(
         on_output=lambda out: _post(loop, service.on_emissions, out),
         on_window=lambda kept: _post(loop, partial(_keep_window, windows, model), kept),
         speculation=speculation,
+        step_times=await asyncio.to_thread(calibrated_step_times, ctx.settings.home, model),
     )
     service = DecodeService(
         engine=engine,
