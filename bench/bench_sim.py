@@ -73,8 +73,9 @@ def main() -> int:
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--trace", type=Path, help="lengths from this trace; default: drawn")
-    parser.add_argument("--requests", type=int, default=250, help="of the compared trace")
-    parser.add_argument("--rate", type=float, default=1.5, help="requests a second")
+    parser.add_argument("--requests", type=int, default=200, help="of the compared trace")
+    parser.add_argument("--alone", type=int, default=24, help="requests sent one by one")
+    parser.add_argument("--rate", type=float, default=1.0, help="requests a second")
     parser.add_argument("--calibrate", type=float, default=25.0, help="seconds of calibration")
     return parser.parse_args()
 
@@ -152,7 +153,7 @@ def _fit(
     clients: Clients, wanted: ReplayOptions, options: argparse.Namespace, home: Path
 ) -> ReplayOptions:
     clients.send(_load(options, 4, seed=9), seed=9, one_by_one=True)  # warms up
-    alone = clients.send(_load(options, 24, seed=0), seed=1, one_by_one=True)
+    alone = clients.send(_load(options, options.alone, seed=0), seed=1, one_by_one=True)
     bare_s = wanted.decode.base_s
     wanted = fit_messages(alone, as_trace(alone, home / "alone.jsonl"), wanted)
     emit("services_add_before_prefill", wanted.host.before_prefill_s * 1e3, "ms")
