@@ -173,7 +173,7 @@ class RefineParams:
     """A step counts half as much about 350 steps later."""
     trust_steps: float = 4.0
     """The calibration counts as much as this many steps, for ever."""
-    limit: float = 4.0
+    limit: float = 8.0
     """No coefficient leaves [calibrated / limit, calibrated * limit]."""
 
     def __post_init__(self) -> None:

@@ -9,7 +9,6 @@ import torch
 from rorqual_engine.device import device_name
 from rorqual_engine.kv import PagedKvCache
 from rorqual_engine.models.base import CausalModel
-from rorqual_engine.placement import ComputeThreads
 from rorqual_engine.step_timing import FEW_PREFILL_POINTS, Timing, time_prefill
 from rorqual_policy.step_cost import StepCost
 from rorqual_policy.step_fit import fit_prefill_cost
@@ -30,7 +29,8 @@ log = get_logger(__name__)
 def calibrated_cost(
     home: Path, model: CausalModel, cache: PagedKvCache, budget_s: float
 ) -> StepCost | None:
-    """Cost of a step of this model on this machine. Blocks for about budget_s where no file says.
+    """Cost of a step of this model on this machine. Blocks for about budget_s where no file says,
+    for up to three times as long on a busy machine.
 
     None when nothing is known: budget_s is 0, or what was measured tells nothing.
     """
@@ -46,10 +46,7 @@ def calibrated_cost(
 def _measure(
     home: Path, model: CausalModel, cache: PagedKvCache, machine: Machine, budget_s: float
 ) -> StepCost | None:
-    threads = ComputeThreads()
-    threads.spread(True)
     samples = time_prefill(model, cache, Timing(budget_s), FEW_PREFILL_POINTS)
-    threads.spread(False)
     try:
         cost, error = fit_prefill_cost(samples)
     except ValueError as reason:

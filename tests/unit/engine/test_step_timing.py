@@ -8,12 +8,14 @@ from rorqual_engine.models import CausalModel
 from rorqual_engine.step_timing import Timing, time_decode, time_prefill
 
 
-def _ticking() -> Timing:
-    ticks = count()
-    return Timing(budget_s=0.0, clock=lambda: float(next(ticks)))
+def _ticking(budget_s: float = 4.0, own_tick_s: float | None = None) -> Timing:
+    """A clock that a second passes on whenever it is read."""
+    ticks, own = count(), count()
+    own_clock = None if own_tick_s is None else lambda: own_tick_s * next(own)
+    return Timing(budget_s, clock=lambda: float(next(ticks)), own_clock=own_clock)
 
 
-def test_each_point_that_fits_is_measured_once_even_without_time(tiny: CausalModel) -> None:
+def test_each_point_that_fits_is_measured(tiny: CausalModel) -> None:
     cache = tiny.new_cache(4)
     points = ((8, 0), (64, 128), (8, 1 << 20))
     samples = time_prefill(tiny, cache, _ticking(), points)
@@ -28,3 +30,14 @@ def test_decode_batches_have_pages_of_their_own(tiny: CausalModel) -> None:
     assert [s.features for s in samples] == [(1, 1, 64), (1, 4, 256), (1, 2, 400)]
     assert cache.num_used == 0
     cache.check_integrity()
+
+
+def test_time_in_which_others_ran_does_not_count(tiny: CausalModel) -> None:
+    (sample,) = time_prefill(tiny, tiny.new_cache(4), _ticking(own_tick_s=0.1), ((8, 0),))
+    assert 0.1 <= sample.took_s < 0.2
+
+
+def test_points_that_no_time_is_left_for_are_not_measured(tiny: CausalModel) -> None:
+    points = tuple((num, 0) for num in range(1, 20))
+    samples = time_prefill(tiny, tiny.new_cache(4), _ticking(budget_s=2.0), points)
+    assert 1 <= len(samples) < len(points)
