@@ -17,24 +17,26 @@ _NUM = 200_000
 @bar(15, needs_trace=False)
 def placement_speed(_load: Load | None) -> Iterator[Figure]:
     for num_ranks, goal in ((128, 200e3), (4096, 50e3)):
-        took_s = _placements(num_ranks)
-        yield least(f"placements_per_s_{num_ranks}", _NUM / took_s.sum(), "1/s", goal)
+        own_s, took_s = _placements(num_ranks)
+        yield least(f"placements_per_s_{num_ranks}", _NUM / own_s, "1/s", goal)
         if num_ranks == 128:
             yield most("placement_p99", float(np.percentile(took_s, 99)) * 1e6, "us", 50.0)
 
 
-def _placements(num_ranks: int) -> np.ndarray:
-    """Seconds of each decision: place a request's work, and learn what another rank has done."""
+def _placements(num_ranks: int) -> tuple[float, np.ndarray]:
+    """Processor time of all decisions, and seconds of each: place a request's work, and learn what
+    another rank has done."""
     rng = np.random.default_rng(0)
     work_s = rng.exponential(1.0, _NUM).tolist()
     finished = rng.integers(0, num_ranks, _NUM).tolist()
     index = PlacementIndex(rng.uniform(size=num_ranks).tolist())
     clock = time.perf_counter
     marks = np.empty(_NUM + 1)
+    own_began_s = time.thread_time()
     marks[0] = clock()
     for number in range(_NUM):
         index.place(work_s[number])
         done = finished[number]
         index.set_load(done, max(0.0, index.load(done) - 1.0))
         marks[number + 1] = clock()
-    return np.diff(marks)
+    return time.thread_time() - own_began_s, np.diff(marks)

@@ -65,7 +65,7 @@ def time_prefill(
     timing: Timing,
     points: Sequence[tuple[int, int]] = PREFILL_POINTS,
 ) -> list[StepSample]:
-    """One sample a point that fits the model's context and the cache's free pages, and that time was
+    """One sample a point that fits the model's context and the free pages, and that time was
     left for. Blocks."""
     limit = min(model.max_context_tokens, cache.num_free * PAGE_TOKENS)
     fitting = [point for point in points if sum(point) <= limit]
