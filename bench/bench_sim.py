@@ -19,6 +19,7 @@ from urllib.parse import urlsplit
 
 import numpy as np
 from rorqual_policy.placement import PlacementParams
+from rorqual_policy.prefill_policy import STEP_LIMIT_S
 from rorqual_policy.step_cost import StepCost
 from rorqual_runtime.calibration import Calibration
 from rorqual_sim.replay.options import ReplayOptions
@@ -40,8 +41,6 @@ from tests.support.model import default_model_dir
 
 MODEL = "smollm2-135m-instruct"
 MEAN_GOAL, P99_GOAL = 0.15, 0.30
-_STEP_LIMIT_S = 0.4
-"""As a prefill instance's step_target_s."""
 _TEMPLATE_TOKENS = 40
 _LONGEST_PROMPT, _LONGEST_OUTPUT = 1500, 96
 
@@ -98,7 +97,7 @@ def _calibrated(home: Path, seconds: float) -> ReplayOptions:
         decode=PlacementParams(*found.decode.coefficients),
         max_running=64,
         decode_kv_tokens=1024 * 128,
-        step_limit_s=_STEP_LIMIT_S,
+        step_limit_s=STEP_LIMIT_S,
     )
 
 

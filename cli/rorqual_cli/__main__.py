@@ -58,6 +58,7 @@ def _parser() -> argparse.ArgumentParser:
     add_kv(commands, home, _kv)
     add_keys(commands, home, _keys)
     _add_measuring(commands, home)
+    _add_replay_log(commands, home)
     return parser
 
 
@@ -149,6 +150,21 @@ def _add_measuring(
         "--seconds", type=_seconds, default=0.0, metavar="S", help="0 = until Ctrl-C"
     )
     record.set_defaults(run=_record)
+
+
+def _add_replay_log(
+    commands: argparse._SubParsersAction[argparse.ArgumentParser], home: argparse.ArgumentParser
+) -> None:
+    text = "make logged policy decisions again and compare"
+    replay_log = commands.add_parser("replay-log", parents=[home], help=text, description=text)
+    replay_log.add_argument("logs", nargs="*", type=Path, help="log files; default: the fleet's")
+    replay_log.set_defaults(run=_replay_log)
+
+
+def _replay_log(options: argparse.Namespace, _arguments: Sequence[str]) -> int:
+    from rorqual_cli.replay_log import replay_log
+
+    return replay_log(options.logs, options.home)
 
 
 def _up(options: argparse.Namespace, arguments: Sequence[str]) -> int:

@@ -18,15 +18,7 @@ from rorqual_policy.blocks import (
     root_key,
 )
 from rorqual_policy.buckets import Bucket, choose_bucket
-from rorqual_policy.chunking import (
-    Chunk,
-    ChunkParams,
-    PrefillRoom,
-    PullDecision,
-    WaitingSequence,
-    can_pull,
-    plan_chunks,
-)
+from rorqual_policy.chunking import Chunk, StepPlan, WaitingSequence, plan_chunks
 from rorqual_policy.demand import CounterSource, DemandWindow, demand_per_s, observe_counter
 from rorqual_policy.eviction import StoredBlock, ValueEviction
 from rorqual_policy.load_view import (
@@ -79,7 +71,6 @@ __all__ = [
     "Admission",
     "Bucket",
     "Chunk",
-    "ChunkParams",
     "CounterSource",
     "DecodeInstance",
     "DemandWindow",
@@ -97,13 +88,12 @@ __all__ = [
     "PlacementOutcome",
     "PlacementParams",
     "PlacementRequest",
-    "PrefillRoom",
-    "PullDecision",
     "QueueState",
     "ScalingDecision",
     "ScalingParams",
     "ScalingState",
     "ServiceBounds",
+    "StepPlan",
     "StoredBlock",
     "Target",
     "ValueEviction",
@@ -111,7 +101,6 @@ __all__ = [
     "WaitingSequence",
     "block_keys",
     "block_lifetime_s",
-    "can_pull",
     "choose_bucket",
     "choose_decode",
     "choose_vision",

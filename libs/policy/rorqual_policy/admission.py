@@ -14,6 +14,9 @@ class QueueState:
     """Recent mean of compute tokens a job, 0 = not known."""
     tokens_per_s: float = 0.0
     """Compute rate of all prefill instances together, 0 = not measured."""
+    num_tenant_jobs: int = 0
+    """Of the tenant that asks: those that wait."""
+    max_tenant_jobs: int = 1 << 30
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +26,8 @@ class Admission:
     accepted: bool
     retry_after_s: int
     reason: str
+    is_own_fault: bool = False
+    """Refused for what the same tenant has waiting, not for what all have."""
 
 
 MIN_RETRY_AFTER_S = 1
@@ -31,7 +36,11 @@ DEFAULT_RETRY_AFTER_S = 2
 
 
 def decide_admission(queue: QueueState, num_new_jobs: int) -> Admission:
-    """Accept while the queue stays within its cap; else name when half of it will have drained."""
+    """Accept while the queue stays within its cap and the tenant within its own; else name when
+    half of the queue will have drained."""
+    if queue.num_tenant_jobs + num_new_jobs > queue.max_tenant_jobs:
+        reason = f"{queue.num_tenant_jobs} of at most {queue.max_tenant_jobs} jobs wait already"
+        return Admission(False, estimate_retry_after_s(queue), reason, is_own_fault=True)
     if queue.num_queued_jobs + num_new_jobs <= queue.max_queued_jobs:
         return Admission(True, 0, f"{queue.num_queued_jobs} of {queue.max_queued_jobs} jobs queued")
     reason = (

@@ -32,3 +32,8 @@ def choose_bucket(num_tokens: int) -> Bucket:
         if num_tokens < limit_tokens:
             return bucket
     return Bucket.GE256K
+
+
+def bucket_number(bucket: Bucket) -> int:
+    """Place of a bucket from short to long, 0 first."""
+    return tuple(Bucket).index(bucket)

@@ -1,6 +1,6 @@
 """Fair shares of prefill between tenants: deficit round robin."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 
@@ -31,6 +31,7 @@ def choose_tenant(
     waiting: Sequence[tuple[str, float]],
     quantum_s: float,
     weights: Mapping[str, float] | None = None,
+    passed_over: Collection[str] = (),
 ) -> FairDecision:
     """Next tenant, so that over time each of those that wait gets work in proportion to its weight.
 
@@ -38,7 +39,8 @@ def choose_tenant(
     waiting; a tenant that comes into it for the first time has the last turn. quantum_s: granted
     with each turn, times the weight (1 by default). A tenant's lead over another of equal weight
     is at most one largest request and one quantum. What a tenant did not use it keeps only while
-    it waits: nobody saves up.
+    it waits: nobody saves up. passed_over: tenants that wait for something else than what is given
+    now; they keep their credit and get none.
 
     Raises: ValueError unless quantum_s and weights > 0 and work >= 0.
     """
@@ -48,11 +50,13 @@ def choose_tenant(
         raise ValueError(f"need quantum_s > 0 and work >= 0; got {quantum_s}, {waiting}")
     if any(weights.get(tenant, 1.0) <= 0 for tenant in head_s):
         raise ValueError(f"weights must be > 0; got {dict(weights)}")
-    if not head_s:
-        return FairDecision(None, FairShare())
     present = [tenant for tenant in state.turns if tenant in head_s]
-    turns = present + [tenant for tenant in head_s if tenant not in state.turns]
-    credit_s = {tenant: state.credit_s.get(tenant, 0.0) for tenant in turns}
+    known = present + [tenant for tenant in head_s if tenant not in state.turns]
+    credit_s = {tenant: state.credit_s.get(tenant, 0.0) for tenant in known}
+    turns = [tenant for tenant in known if tenant not in passed_over]
+    skipped = [tenant for tenant in known if tenant in passed_over]
+    if not turns:
+        return FairDecision(None, FairShare(tuple(skipped), credit_s))
     grant_s = {tenant: quantum_s * weights.get(tenant, 1.0) for tenant in turns}
     num_rounds = _full_rounds(turns, head_s, credit_s, grant_s)
     for tenant in turns:
@@ -61,7 +65,7 @@ def choose_tenant(
         turns = [*turns[1:], turns[0]]
         credit_s[turns[0]] += grant_s[turns[0]]
     credit_s[turns[0]] -= head_s[turns[0]]
-    return FairDecision(turns[0], FairShare(tuple(turns), credit_s))
+    return FairDecision(turns[0], FairShare((*turns, *skipped), credit_s))
 
 
 def _full_rounds(

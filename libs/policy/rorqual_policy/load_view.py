@@ -140,10 +140,11 @@ def num_live(view: LoadView, service: str, now_s: float) -> int:
 def decode_snapshot(view: LoadView, now_s: float) -> list[DecodeInstance]:
     """Live decode instances as `choose_decode` wants them, placements in flight included."""
     decodes = live_instances(view, "decode", now_s)
-    return [_decode_instance(known, view.params, now_s) for known in decodes]
+    return [decode_load(known, view.params, now_s) for known in decodes]
 
 
-def _decode_instance(known: InstanceView, params: LoadViewParams, now_s: float) -> DecodeInstance:
+def decode_load(known: InstanceView, params: LoadViewParams, now_s: float) -> DecodeInstance:
+    """A decode instance's load: its newest report, and the placements that it does not show yet."""
     report = known.report
     extra = _unsettled(known.in_flight, params, now_s)
     extra_pages = sum(placed.num_pages for placed in extra)

@@ -88,6 +88,12 @@ def num_pages_needed(request: PlacementRequest, params: PlacementParams) -> int:
     return -(-num_tokens // BLOCK_TOKENS)
 
 
+def has_room(instance: DecodeInstance, request: PlacementRequest, num_pages: int) -> bool:
+    """Whether the instance could take the request, which needs so many pages."""
+    is_free = instance.num_running < instance.max_running and instance.num_free_pages >= num_pages
+    return is_free and instance.instance_id not in request.excluded_ids
+
+
 def choose_decode(
     instances: Sequence[DecodeInstance],
     request: PlacementRequest,
@@ -101,9 +107,9 @@ def choose_decode(
     """
     params = params or PlacementParams()
     num_pages = num_pages_needed(request, params)
-    included = [i for i in instances if i.instance_id not in request.excluded_ids]
-    roomy = [i for i in included if i.num_running < i.max_running and i.num_free_pages >= num_pages]
+    roomy = [i for i in instances if has_room(i, request, num_pages)]
     if not roomy:
+        included = [i for i in instances if i.instance_id not in request.excluded_ids]
         return _refusal(instances, included, num_pages)
     costs = [estimate_step_s(i.num_running, i.kv_tokens, params) for i in roomy]
     own_s = params.per_request_s + params.per_kv_token_s * request.num_context_tokens

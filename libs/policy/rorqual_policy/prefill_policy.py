@@ -34,6 +34,9 @@ class PrefillPolicy:
     own_lead_s: float = inf
     """While spilling, a group prefers its own bucket to prompts no more than this ahead of it in
     the order; infinity: as long as there is anything in it."""
+    shared_part: float = 0.0
+    """Of a step, kept for the shortest prompts in hand: one that fits into it is pulled beside a
+    long one that is under way. 0: what has begun goes on alone."""
 
 
 def deepseek_policy(cost: StepCost, limit_s: float = STEP_LIMIT_S) -> PrefillPolicy:
@@ -56,6 +59,7 @@ def rorqual_policy(cost: StepCost, limit_s: float = STEP_LIMIT_S) -> PrefillPoli
         SHORT_FIRST,
         adaptive_budget(cost, limit_s),
         own_lead_s=_OWN_LEAD_S,
+        shared_part=0.5,
     )
 
 

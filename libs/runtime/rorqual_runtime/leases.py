@@ -6,9 +6,11 @@ import asyncio
 import contextlib
 import json
 import time
+from dataclasses import dataclass
 from types import TracebackType
 from typing import TypeVar
 
+import nats.errors
 from google.protobuf.message import Message
 from nats.aio.msg import Msg
 from opentelemetry.context import Context
@@ -16,7 +18,7 @@ from opentelemetry.context import Context
 from rorqual_runtime import subjects
 from rorqual_runtime.connection import BrokerConnection
 from rorqual_runtime.context import trace_context
-from rorqual_runtime.errors import DeadlineExceeded, ServingError, Unavailable
+from rorqual_runtime.errors import Corrupt, DeadlineExceeded, ServingError, Unavailable
 from rorqual_runtime.jetstream import parse_api_reply, raise_for_error
 from rorqual_runtime.logs import get_logger
 from rorqual_runtime.replies import parse_message
@@ -32,6 +34,17 @@ DEAD_DELIVERIES_HEADER = "Rorqual-Num-Delivered"
 log = get_logger(__name__)
 
 M = TypeVar("M", bound=Message)
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseHandle:
+    """A lease as it travels from one holder to the next: whoever has it can renew and settle."""
+
+    subject: str
+    """Where the job lies on the queue."""
+    lease_subject: str
+    headers: dict[str, str]
+    data: bytes
 
 
 class LeasedJob:
@@ -55,6 +68,36 @@ class LeasedJob:
         self.stream_seq: int = metadata.sequence.stream
         self.trace_context: Context = trace_context(msg.headers)
         """Of the publisher; the parent for the span of the work."""
+
+    @classmethod
+    def take_over(
+        cls, connection: BrokerConnection, handle: LeaseHandle, *, ack_wait_s: float
+    ) -> LeasedJob:
+        """The job that another process held until now; renew it soon.
+
+        Raises: Corrupt when the handle is none.
+        """
+        msg = Msg(
+            connection.client,
+            subject=handle.subject,
+            reply=handle.lease_subject,
+            data=handle.data,
+            headers=dict(handle.headers),
+        )
+        try:
+            return cls(connection, msg, ack_wait_s=ack_wait_s)
+        except (nats.errors.Error, ValueError, IndexError) as error:
+            raise Corrupt(f"no lease: {handle.lease_subject[:100]!r}") from error
+
+    @property
+    def handle(self) -> LeaseHandle:
+        """What another process needs to hold the job."""
+        headers = dict(self._msg.headers or {})
+        return LeaseHandle(self.subject, str(self._msg.reply), headers, self.data)
+
+    def let_go(self) -> None:
+        """Another process holds it: neither renewed nor settled here any more."""
+        self.is_settled = True
 
     @property
     def data(self) -> bytes:

@@ -23,6 +23,7 @@ from rorqual_runtime import subjects
 from rorqual_runtime.bus import Bus, MessageContext
 from rorqual_runtime.clock import Clock, WallClock
 from rorqual_runtime.context import forget_deadline
+from rorqual_runtime.decision_log import configure_decision_log
 from rorqual_runtime.errors import ServingError
 from rorqual_runtime.logs import configure_logging, get_logger
 from rorqual_runtime.metrics import ServiceMetrics, served
@@ -164,6 +165,7 @@ async def open_service(
     instance_id = settings.instance_id or f"{name}-{secrets.token_hex(4)}"
     incarnation = time.time_ns() // 1_000_000
     configure_logging(settings.log_level, service=name, instance_id=instance_id)
+    configure_decision_log(settings.decision_log)
     async with contextlib.AsyncExitStack() as stack:
         stack.enter_context(cancelled_by_signals())
         telemetry = open_telemetry(settings, name, instance_id=instance_id, version=version)

@@ -51,6 +51,9 @@ class RuntimeSettings(BaseSettings):
     )
     trace_sample_ratio: float = Field(1.0, ge=0, le=1, description="share of traces recorded")
     log_level: str = Field("info", description="debug, info, warning or error")
+    decision_log: bool = Field(
+        False, description="log the input of every policy decision, for `rorqual replay-log`"
+    )
     drain_s: float = Field(30.0, ge=0, description="grace for work under way after SIGTERM")
     shm_bytes: int = Field(512 << 20, gt=0, description="size of the tensor arena")
     max_inline_bytes: int = Field(

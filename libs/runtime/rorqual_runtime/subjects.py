@@ -71,6 +71,16 @@ def prefill_jobs(pool: str, bucket: str) -> str:
     return _subject("prefill", "jobs", pool, bucket)
 
 
+def prefill_rooms(pool: str) -> str:
+    """What the instances of a pool could take on, for the router that keeps the waiting line."""
+    return _subject("prefill", "rooms", pool)
+
+
+def prefill_assign(prefill_id: str) -> str:
+    """Gives one instance a job with its lease."""
+    return _subject("prefill", "assign", prefill_id)
+
+
 def dead_letters() -> str:
     return _subject("dead_letters")
 
@@ -157,6 +167,11 @@ def load(service: str, instance_id: str) -> str:
 def all_loads() -> str:
     """Wildcard over the load reports of all instances of all services."""
     return _subject("load", "*", "*")
+
+
+def loads_of(service: str) -> str:
+    """Wildcard over the load reports of all instances of one service."""
+    return _subject("load", service, "*")
 
 
 def scaler_decisions() -> str:

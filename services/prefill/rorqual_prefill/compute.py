@@ -16,17 +16,21 @@ from rorqual_engine.batch import SequenceChunk
 from rorqual_engine.kv import PagedKvCache
 from rorqual_engine.placement import ComputeThreads
 from rorqual_policy.blocks import BLOCK_TOKENS
-from rorqual_policy.chunking import ChunkParams, WaitingSequence, plan_chunks
+from rorqual_policy.chunking import StepPlan, WaitingSequence, plan_chunks
 from rorqual_policy.compute_threads import should_spread_threads
-from rorqual_policy.step_cost import StepCost, chunk_cost_s
+from rorqual_policy.prefill_policy import PREFILL_POLICIES
+from rorqual_policy.step_cost import StepCost, chunk_cost_s, step_budget_s
 from rorqual_policy.step_fit import Refinement, StepSample, prefill_features, refine
+from rorqual_runtime.decision_log import log_decision
 from rorqual_runtime.errors import Internal
 from rorqual_runtime.waiting import uninterrupted
 
 from rorqual_prefill.prompt import Prompt, WindowModel
 
 _RATE_WEIGHT = 0.2
-_MIN_STEP_TOKENS = 2 * BLOCK_TOKENS
+_GUESSED_COST = StepCost(a0_s=50e-3, a1_s=1e-4, a2_s=0.0, a3_s=0.0)
+"""Makes full steps until one of _TELLING_TOKENS has been measured, where nothing was calibrated."""
+_TELLING_TOKENS = 32
 
 log = logging.getLogger(__name__)
 
@@ -37,19 +41,14 @@ class ForwardModel(WindowModel, Protocol):
     def forward(self, chunks: Sequence[SequenceChunk], cache: PagedKvCache) -> torch.Tensor: ...
 
 
-def step_budget_tokens(step_tokens: int, tokens_per_s: float, target_s: float) -> int:
-    """Tokens of one step: step_tokens, or what the measured rate does in target_s if that is less.
-
-    Never below two blocks, so that a step can be shared; 0 tokens_per_s = not measured.
-    """
-    if tokens_per_s <= 0:
-        return step_tokens
-    return min(step_tokens, max(_MIN_STEP_TOKENS, int(tokens_per_s * target_s)))
-
-
 def _tokens_per_s(cost: StepCost, step_tokens: int) -> float:
     """Of full steps without context."""
     return step_tokens / (cost.a0_s + chunk_cost_s(cost, step_tokens, 0))
+
+
+def _rough_cost(num_tokens: int, took_s: float) -> StepCost:
+    """As one step tells: a tenth of it for the step, the rest for its tokens."""
+    return StepCost(took_s / 10, 0.9 * took_s / num_tokens, 0.0, 0.0)
 
 
 class PrefillEngine:
@@ -61,14 +60,19 @@ class PrefillEngine:
         cache: PagedKvCache,
         *,
         step_tokens: int,
-        step_target_s: float,
+        step_limit_s: float,
+        policy: str = "rorqual",
         cost: StepCost | None = None,
+        waiting: Callable[[], tuple[float, int]] = lambda: (0.0, 1),
     ) -> None:
-        """cost: of a step here, as calibrated; None = not known."""
+        """cost: of a step here, as calibrated; None = not known. waiting: seconds of work in line,
+        and the instances that share it; called in the engine thread."""
         self._model = model
         self._cache = cache
         self._step_tokens = step_tokens
-        self._step_target_s = step_target_s
+        self._step_limit_s = step_limit_s
+        self._make_policy = PREFILL_POLICIES[policy]
+        self._waiting_work = waiting
         self._loop = asyncio.get_running_loop()
         self._waiting: dict[str, Prompt] = {}
         self._changed = threading.Condition()
@@ -78,11 +82,18 @@ class PrefillEngine:
         self._refined = None if cost is None else Refinement.of(cost)
         self.tokens_per_s = 0.0 if cost is None else _tokens_per_s(cost, step_tokens)
         self.num_computed_tokens = 0
+        self.step_s = 0.0
+        """Expected time of the step under way; 0 = there is none."""
 
     @property
     def cost(self) -> StepCost | None:
         """Of a step: as calibrated, and refined by every step since; None = not known."""
         return None if self._refined is None else StepCost(*self._refined.coefficients)
+
+    @property
+    def assumed_cost(self) -> StepCost:
+        """The same, or a guess."""
+        return self.cost or _GUESSED_COST
 
     def wait_s(self) -> float:
         """Seconds of work that the prompts here have left; 0 where the cost is not known."""
@@ -137,6 +148,7 @@ class PrefillEngine:
                 log.exception("prefill step failed")
                 self._fail_step(err)
             finally:
+                self.step_s = 0.0
                 with self._changed:
                     self._in_step.clear()
                     self._changed.notify_all()
@@ -173,8 +185,9 @@ class PrefillEngine:
                 WaitingSequence(p.prompt_id, p.num_remaining, p.num_done, p.arrival_s)
                 for p in self._waiting.values()
             ]
-            budget = step_budget_tokens(self._step_tokens, self.tokens_per_s, self._step_target_s)
-            chunks = plan_chunks(waiting, budget, self._params())
+            given = waiting, self._step_plan()
+            chunks = plan_chunks(*given)
+            log_decision("chunks", given, chunks)
             planned = [
                 (prompt, prompt.cut(chunk.num_tokens))
                 for chunk in chunks
@@ -182,14 +195,22 @@ class PrefillEngine:
             ]
             self._in_step = {prompt.prompt_id for prompt, _ in planned}
         for prompt, num_tokens in planned:
+            self._post(prompt.on_progress, prompt.num_remaining - num_tokens)
             if num_tokens == prompt.num_remaining:
                 self._post(_resolve, prompt.last_chunk_started, None)
+        self.step_s = self._expected_s(planned)
         return planned
 
-    def _params(self) -> ChunkParams:
-        if self.tokens_per_s <= 0:
-            return ChunkParams()
-        return ChunkParams(tokens_per_s=self.tokens_per_s)
+    def _expected_s(self, planned: list[tuple[Prompt, int]]) -> float:
+        cost = self.assumed_cost
+        return cost.a0_s + sum(chunk_cost_s(cost, n, prompt.num_done) for prompt, n in planned)
+
+    def _step_plan(self) -> StepPlan:
+        cost = self.assumed_cost
+        policy = self._make_policy(cost, self._step_limit_s)
+        budget_s = step_budget_s(cost, policy.budget, *self._waiting_work())
+        spare_s = budget_s - cost.a0_s
+        return StepPlan(cost, spare_s, self._step_tokens, policy.order, policy.shared_part)
 
     def _note_rate(self, num_tokens: int, took_s: float) -> None:
         rate = num_tokens / max(took_s, 1e-6)
@@ -201,6 +222,8 @@ class PrefillEngine:
         if self._refined is not None:
             sample = StepSample(prefill_features(chunks), took_s)
             self._refined = refine(self._refined, sample)
+        elif (num_tokens := sum(n for n, _ in chunks)) >= _TELLING_TOKENS:
+            self._refined = Refinement.of(_rough_cost(num_tokens, max(took_s, 1e-6)))
 
     def _tell_logits(self, planned: list[tuple[Prompt, int]], logits: np.ndarray) -> None:
         """Before any page is copied: first tokens need no pages."""

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from rorqual_policy.blocks import ImageSpan
 from rorqual_policy.provenance import Provenance
+from rorqual_policy.step_cost import StepCost
 from rorqual_proto.v1 import (
     decode_pb2,
     generation_pb2,
@@ -22,12 +23,17 @@ from rorqual_proto.v1 import (
 from rorqual_runtime import subjects
 from rorqual_runtime.errors import InvalidRequest, ServingError, Unsupported, error_to_wire
 from rorqual_runtime.expert_load import ExpertLoad, fill_expert_load
+from rorqual_runtime.leases import LeaseHandle
 from rorqual_runtime.windows import WindowPlace
 
 from rorqual_prefill.hit_counts import HitCounts
 from rorqual_prefill.job import Job, JobImage, JobKey
 
 JobMessage = prefill_pb2.PrefillJob
+AssignmentMessage = prefill_pb2.PrefillAssignment
+AssignmentReplyMessage = prefill_pb2.PrefillAssignmentReply
+RoomMessage = prefill_pb2.PrefillRoom
+LoadMessage = load_pb2.LoadReport
 CancelMessage = router_pb2.CancelRequest
 PlaceReplyMessage = router_pb2.PlaceReply
 HandoverReplyMessage = decode_pb2.HandoverReply
@@ -77,6 +83,42 @@ def _windows_from_wire(wire: prefill_pb2.PrefillJob) -> tuple[tuple[int, WindowP
         for place in wire.windows
         if subjects.is_token(place.holder_id)
     )
+
+
+def lease_from_wire(wire: prefill_pb2.PrefillAssignment) -> LeaseHandle:
+    """The job that a router gives away."""
+    return LeaseHandle(wire.subject, wire.lease_subject, dict(wire.headers), wire.job)
+
+
+def room_to_wire(
+    *,
+    instance_id: str,
+    incarnation: int,
+    seq: int,
+    buckets: Iterable[str],
+    is_open: bool,
+    pending_s: float,
+    longest_s: float,
+    running_s: float,
+    cost: StepCost,
+) -> prefill_pb2.PrefillRoom:
+    """What this instance could take on."""
+    return prefill_pb2.PrefillRoom(
+        instance_id=instance_id,
+        incarnation=incarnation,
+        seq=seq,
+        buckets=buckets,
+        open=is_open,
+        pending_s=pending_s,
+        longest_s=longest_s,
+        running_s=running_s,
+        cost=prefill_pb2.StepCost(**cost._asdict()),
+    )
+
+
+def taken_to_wire(room: prefill_pb2.PrefillRoom) -> prefill_pb2.PrefillAssignmentReply:
+    """Yes, and what is left beside it."""
+    return prefill_pb2.PrefillAssignmentReply(taken=room)
 
 
 def _is_plain_draw(generation: generation_pb2.Generation) -> bool:

@@ -237,7 +237,7 @@ class BlockFetcher:
         ]
         cost, wait_s = self._engine.cost(), self._engine.wait_s()
         choice = choose_fetch(prefix, sources, cost, wait_s)
-        log_decision(log, "fetch", (prefix, sources, cost, wait_s), choice)
+        log_decision("fetch", (prefix, sources, cost, wait_s), choice)
         self._counts.left_out_blocks_total += fetch.num_stored - choice.num_blocks
         return choice.num_blocks
 

@@ -27,7 +27,8 @@ class Prompt:
     """One prompt in the engine's hands: tokens before num_done have their KV in `pages`.
 
     on_page(index) is called in the engine thread once page `index` of the prompt is final,
-    on_progress(num_remaining) on the event loop after each of its chunks.
+    on_progress(num_left) on the event loop when a chunk begins and when it is done, with the tokens
+    that no step has begun.
     """
 
     prompt_id: str

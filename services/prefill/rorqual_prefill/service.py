@@ -8,7 +8,6 @@ from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
 from enum import Enum
 
-from rorqual_policy.chunking import PrefillRoom
 from rorqual_runtime.cancelled import CancelledIds, cancel_target
 from rorqual_runtime.clock import Clock
 from rorqual_runtime.context import MessageContext, attach, inherit_deadline
@@ -49,7 +48,7 @@ class ActiveJob:
 
     job: Job
     num_queued_tokens: int
-    """Tokens still to compute; falls as the engine works."""
+    """Tokens that no step has begun to compute."""
     left_s: Callable[[], float]
     """Seconds until the job must be out of our hands; every wait for it is bounded by them."""
     free_lease: Callable[[Job], Awaitable[None]]
@@ -98,7 +97,7 @@ class PrefillService:
     settings: PrefillSettings
     clock: Clock
     room_changed: asyncio.Event = field(default_factory=asyncio.Event)
-    """Set whenever pulling may have become possible."""
+    """Set whenever more may be taken on than before, or less work is left."""
     is_draining: bool = False
     _active: dict[JobKey, ActiveJob] = field(default_factory=dict)
     _cancelled: CancelledIds = field(init=False)
@@ -107,17 +106,18 @@ class PrefillService:
     def __post_init__(self) -> None:
         self._cancelled = CancelledIds(self.clock)
 
-    # Pulling
+    # Taking on
 
-    def room(self) -> PrefillRoom:
-        """What is held and could be held, for the decision to pull."""
-        return PrefillRoom(
-            queued_tokens=self.num_queued_tokens,
-            max_queued_tokens=self.settings.max_queued_tokens,
-            num_active=len(self._tasks),
-            max_active=self.settings.max_active,
-            num_free_pages=self.gate.num_free,
-        )
+    @property
+    def has_room(self) -> bool:
+        """Whether another job could begin: slots and pages are free."""
+        is_full = len(self._tasks) >= self.settings.max_active or self.gate.num_free == 0
+        return not (is_full or self.is_draining)
+
+    def uncomputed(self) -> list[tuple[int, int]]:
+        """Of every job in hand the tokens that no step has begun, and those before them."""
+        jobs = [(a.num_queued_tokens, a.job.num_prompt_tokens) for a in self._active.values()]
+        return [(left, max(0, total - left)) for left, total in jobs if left > 0]
 
     @property
     def num_queued_tokens(self) -> int:
@@ -130,7 +130,7 @@ class PrefillService:
         return len(self._tasks)
 
     def start(self, leased: LeasedJob) -> None:
-        """Take on a pulled job in the background."""
+        """Take on a job in the background."""
         task = asyncio.get_running_loop().create_task(self._run(leased))
         self._tasks.add(task)
         task.add_done_callback(self._on_done)

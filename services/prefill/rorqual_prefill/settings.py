@@ -1,10 +1,11 @@
 """Settings of a prefill instance: the only reader of its environment."""
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import Field, field_validator
 from pydantic_settings import NoDecode, SettingsConfigDict
 from rorqual_policy.buckets import Bucket
+from rorqual_policy.prefill_policy import STEP_LIMIT_S
 from rorqual_runtime.blockstore.settings import StoreSettings
 from rorqual_runtime.settings import ModelSettings
 
@@ -22,25 +23,24 @@ class PrefillSettings(StoreSettings, ModelSettings):
     buckets: Annotated[tuple[Bucket, ...], NoDecode] = Field(
         tuple(Bucket),
         min_length=1,
-        description="length buckets this instance pulls from, comma separated",
+        description="length buckets this instance takes prompts of, comma separated",
     )
     step_tokens: int = Field(512, ge=128, description="most tokens one step computes")
-    step_target_s: float = Field(
-        0.4, gt=0, description="step time that shrinks a step below step_tokens on a slow machine"
+    step_limit_s: float = Field(
+        STEP_LIMIT_S, gt=0, description="longest step; under a light load they are shorter"
+    )
+    policy: Literal["rorqual", "deepseek"] = Field(
+        "rorqual", description="how steps are filled; the routers' policy, by the same name"
     )
     calibrate_s: float = Field(
         1.0,
         ge=0,
         description="time to measure steps at a start without a calibration file; 0 = never",
     )
-    max_queued_tokens: int = Field(
-        4096, gt=0, description="pulled, uncomputed tokens at which pulling pauses"
-    )
     max_active: int = Field(64, gt=0, description="jobs held at a time, handovers included")
     max_image_rows: int = Field(
         65_536, gt=0, description="rows of images held for prompts that are being computed"
     )
-    pull_wait_s: float = Field(1.0, gt=0, description="longest one pull waits for a job")
     place_timeout_s: float = Field(2.0, gt=0, description="longest wait for a placement")
     handover_timeout_s: float = Field(10.0, gt=0, description="longest wait for a decode's answer")
     default_deadline_s: float = Field(

@@ -21,7 +21,6 @@ from rorqual_runtime.bus import Bus
 from rorqual_runtime.errors import ServingError, Unsupported
 from rorqual_runtime.logs import get_logger, log_duration
 from rorqual_runtime.process import end_at_once
-from rorqual_runtime.queue import WorkQueue
 from rorqual_runtime.service import ServiceContext
 from rorqual_runtime.windows import WindowExchange
 
@@ -37,7 +36,7 @@ from rorqual_prefill.job import Job
 from rorqual_prefill.page_io import PageIo
 from rorqual_prefill.pages import PageGate
 from rorqual_prefill.pipeline import PrefillPipeline
-from rorqual_prefill.pull import pull_while_there_is_room
+from rorqual_prefill.room import RoomKeeper, WaitingWork
 from rorqual_prefill.service import PrefillPorts, PrefillService
 from rorqual_prefill.settings import PrefillSettings
 from rorqual_prefill.swap_in import SwapIn
@@ -106,12 +105,16 @@ async def _build(
     """Make the parts; each is closed by the stack before those it uses."""
     windows = await _open_windows(ctx, settings, model, cache)
     forget = partial(_forget, ctx.bus, model.fingerprint)
+    waiting = WaitingWork(ctx.clock)
+    await ctx.bus.subscribe(subjects.loads_of("router"), convert.LoadMessage, waiting.on_load)
     engine = PrefillEngine(
         model,
         cache,
         step_tokens=settings.step_tokens,
-        step_target_s=settings.step_target_s,
+        step_limit_s=settings.step_limit_s,
+        policy=settings.policy,
         cost=cost,
+        waiting=waiting.now,
     )
     engine.start()
     stack.push_async_callback(engine.close)
@@ -177,12 +180,18 @@ async def _serve(
     service = instance.service
     ctx.report_load(lambda report: convert.fill_load(report, _load_facts(instance, model)))
     await ctx.bus.subscribe(subjects.cancel(), convert.CancelMessage, service.on_cancel)
-    queue = WorkQueue(ctx.bus)
-    await queue.ensure()
-    for bucket in settings.buckets:
-        subject = subjects.prefill_jobs(settings.pool, bucket)
-        consumer = await queue.consumer(subject, f"prefill-{settings.pool}-{bucket}")
-        ctx.track(pull_while_there_is_room(consumer, service, wait_s=settings.pull_wait_s))
+    engine = instance.engine
+    room = RoomKeeper(
+        ctx, service, settings, lambda: engine.assumed_cost, running_s=lambda: engine.step_s
+    )
+    await ctx.bus.serve(
+        subjects.prefill_assign(ctx.instance_id),
+        convert.AssignmentMessage,
+        convert.AssignmentReplyMessage,
+        room.on_assignment,
+        name="assign",
+    )
+    ctx.track(room.run())
 
 
 def _load_facts(instance: PrefillInstance, model: CausalModel) -> convert.LoadFacts:

@@ -223,6 +223,7 @@ class ParsedRequest:
     echo: what the protocol's writer needs to repeat of the request; its own type.
     prompt_param: the field that a prompt which is too long came from.
     truncates: the oldest turns may be left out to make the prompt fit.
+    priority: in the line for prefill; higher goes earlier.
     """
 
     model: str
@@ -239,3 +240,4 @@ class ParsedRequest:
     echo: Any = None
     prompt_param: str = "messages"
     truncates: bool = False
+    priority: int = 0

@@ -166,6 +166,7 @@ def encoded_to_wire(
             else TRAFFIC_CLASS_CHAT,
             cache_namespace=cache_namespace(request.tenant, parsed.cache_salt),
             tenant=request.tenant,
+            priority=parsed.priority,
             reply=ReplyRoute(recipe_id=recipe_id, gateway_id=request.gateway_id),
             deadline_unix_s=request.deadline_unix_s,
             images=images,

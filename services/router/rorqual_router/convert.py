@@ -5,11 +5,20 @@ from dataclasses import dataclass
 from typing import Any
 
 from rorqual_policy import ImageSpan, InstanceReport, PlacementDecision, PlacementRequest
+from rorqual_policy.buckets import Bucket, bucket_number
+from rorqual_policy.prefill_line import WaitingPrompt
+from rorqual_policy.step_cost import StepCost, checked_cost
+from rorqual_proto.v1.decode_pb2 import FINISH_REASON_ERROR, TokenBatch, TokenDelta
 from rorqual_proto.v1.generation_pb2 import Generation, PromptImage
 from rorqual_proto.v1.grammar_pb2 import CompileReply, CompileRequest
 from rorqual_proto.v1.kvmeta_pb2 import MatchReply, MatchRequest, ReleaseLeaseRequest
 from rorqual_proto.v1.load_pb2 import LoadReport
-from rorqual_proto.v1.prefill_pb2 import PrefillJob
+from rorqual_proto.v1.prefill_pb2 import (
+    PrefillAssignment,
+    PrefillAssignmentReply,
+    PrefillJob,
+    PrefillRoom,
+)
 from rorqual_proto.v1.router_pb2 import (
     CancelRequest,
     Placement,
@@ -21,7 +30,16 @@ from rorqual_proto.v1.router_pb2 import (
 )
 from rorqual_proto.v1.tensor_pb2 import Payload, TensorTicket
 from rorqual_proto.v1.vision_pb2 import VisionEncodeReply, VisionEncodeRequest
-from rorqual_runtime.errors import Internal, InvalidRequest, Unsupported
+from rorqual_runtime.errors import (
+    Internal,
+    InvalidRequest,
+    ServingError,
+    Unsupported,
+    error_to_wire,
+)
+from rorqual_runtime.leases import LeaseHandle
+
+from rorqual_router.rooms import Room
 
 __all__ = [
     "CancelRequest",
@@ -35,7 +53,9 @@ __all__ = [
     "Payload",
     "PlaceReply",
     "PlaceRequest",
+    "PrefillAssignmentReply",
     "PrefillJob",
+    "PrefillRoom",
     "PrefixMatch",
     "PromptImage",
     "ReleaseLeaseRequest",
@@ -97,6 +117,8 @@ class JobParts:
 
     match: PrefixMatch
     submitted_unix_s: float
+    num_missed_tokens: int
+    """Estimate of what has to be computed."""
     exact_only: bool = False
     image_embeddings: tuple[TensorTicket, ...] = ()
     """One an image; an empty ticket where the match covers it."""
@@ -198,6 +220,7 @@ def job_to_wire(
         kv_lease_id=parts.match.lease_id,
         compiled_grammar=compiled_grammar,
         submitted_unix_s=parts.submitted_unix_s,
+        num_missed_tokens=parts.num_missed_tokens,
         image_embeddings=parts.image_embeddings,
         windows=parts.match.windows,
     )
@@ -264,17 +287,92 @@ def report_from_wire(report: LoadReport) -> InstanceReport:
     )
 
 
-def fill_router_load(
-    report: LoadReport,
-    *,
-    submitted_total: int,
-    missed_tokens_total: int,
-    queued_jobs: int,
-    matches_total: int,
-    match_s_total: float,
-) -> None:
-    report.router.submitted_requests_total = submitted_total
-    report.router.missed_prompt_tokens_total = missed_tokens_total
-    report.router.queued_jobs = queued_jobs
-    report.router.matches_total = matches_total
-    report.router.match_s_total = match_s_total
+def room_from_wire(message: PrefillRoom) -> Room:
+    """Raises: InvalidRequest when the cost can't be one, or a bucket is not known."""
+    cost = message.cost
+    try:
+        checked = checked_cost(StepCost(cost.a0_s, cost.a1_s, cost.a2_s, cost.a3_s))
+        served = tuple(bucket_number(Bucket(name)) for name in message.buckets)
+    except ValueError as error:
+        raise InvalidRequest(str(error)) from error
+    return Room(
+        instance_id=message.instance_id,
+        incarnation=message.incarnation,
+        seq=message.seq,
+        is_open=message.open,
+        pending_s=message.pending_s,
+        longest_s=message.longest_s,
+        running_s=message.running_s,
+        cost=checked,
+        served=served,
+    )
+
+
+def waiting_from_wire(job: PrefillJob, bucket: int, work_s: float) -> WaitingPrompt:
+    """The job as the waiting line sees it, on the wall clock."""
+    generation = job.generation
+    return WaitingPrompt(
+        job_id=f"{generation.request_id}/{generation.choice_index}",
+        tenant=generation.tenant,
+        bucket=bucket,
+        arrival_s=job.submitted_unix_s,
+        work_s=work_s,
+        deadline_s=generation.deadline_unix_s or math.inf,
+        priority=generation.priority,
+    )
+
+
+def assignment_to_wire(handle: LeaseHandle, take_by_unix_s: float) -> PrefillAssignment:
+    return PrefillAssignment(
+        subject=handle.subject,
+        lease_subject=handle.lease_subject,
+        headers=handle.headers,
+        job=handle.data,
+        take_by_unix_s=take_by_unix_s,
+    )
+
+
+def failure_to_wire(
+    job: PrefillJob, error: ServingError, sender_id: str, incarnation: int
+) -> TokenBatch:
+    """The end of a generation that nobody has begun."""
+    delta = TokenDelta(
+        request_id=job.generation.request_id,
+        choice_index=job.generation.choice_index,
+        finish_reason=FINISH_REASON_ERROR,
+        num_prompt_tokens=job.generation.num_prompt_tokens,
+        error=error_to_wire(error),
+    )
+    return TokenBatch(decode_id=sender_id, incarnation=incarnation, deltas=[delta])
+
+
+def release_to_wire(job: PrefillJob) -> ReleaseLeaseRequest:
+    """The stored blocks that were kept for this job."""
+    return ReleaseLeaseRequest(lease_id=job.kv_lease_id)
+
+
+@dataclass(frozen=True, slots=True)
+class RouterFacts:
+    """What a router reports of itself."""
+
+    submitted_total: int
+    missed_tokens_total: int
+    queued_jobs: int
+    waiting_s: float
+    num_waiting: int
+    num_prefill: int
+    waiting_by_tenant: dict[str, int]
+    matches_total: int
+    match_s_total: float
+
+
+def fill_router_load(report: LoadReport, facts: RouterFacts) -> None:
+    report.router.submitted_requests_total = facts.submitted_total
+    report.router.missed_prompt_tokens_total = facts.missed_tokens_total
+    report.router.queued_jobs = facts.queued_jobs
+    report.router.waiting_s = facts.waiting_s
+    report.router.num_waiting = facts.num_waiting
+    report.router.num_prefill = facts.num_prefill
+    report.router.waiting_by_tenant.update(facts.waiting_by_tenant)
+    report.router.matches_total = facts.matches_total
+    report.router.match_s_total = facts.match_s_total

@@ -1,7 +1,8 @@
 """The live view of the fleet: load reports in, placements on top, waiting for who is missing."""
 
 import asyncio
-from collections.abc import Iterable, Mapping
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
 from rorqual_policy import (
@@ -15,7 +16,6 @@ from rorqual_policy import (
     PlacementRequest,
     VisionInstance,
     choose_decode,
-    decode_snapshot,
     drop_silent,
     forget_placement,
     live_instances,
@@ -24,11 +24,10 @@ from rorqual_policy import (
     num_pages_needed,
     observe_report,
 )
+from rorqual_policy.decode_index import DecodeIndex
+from rorqual_policy.load_view import decode_load
 from rorqual_runtime.clock import Clock
 from rorqual_runtime.decision_log import log_decision
-from rorqual_runtime.logs import get_logger
-
-log = get_logger(__name__)
 
 
 class Fleet:
@@ -38,20 +37,37 @@ class Fleet:
         self._clock = clock
         self._view = LoadView(view)
         self._placement = placement
+        self._decodes = DecodeIndex(placement)
+        self._settling: deque[tuple[float, InstanceKey]] = deque()
+        """When a placement no longer counts on top of the reports, and where."""
+        self._current_params: PlacementParams | None = None
         self._news = asyncio.Event()
 
     def on_report(self, report: InstanceReport) -> None:
         """Take in a load report, and wake those who wait for an instance."""
-        self._view = observe_report(self._view, report, self._clock.monotonic_s())
+        now_s = self._clock.monotonic_s()
+        self._view = observe_report(self._view, report, now_s)
+        self._current_params = None
+        if report.service == "decode":
+            self._reindex(report.key, now_s)
         self._news.set()
 
     def drop_silent(self) -> None:
         """Forget instances that no longer report."""
-        self._view = drop_silent(self._view, self._clock.monotonic_s())
+        before, now_s = self._view.instances, self._clock.monotonic_s()
+        self._view = drop_silent(self._view, now_s)
+        for key in before.keys() - self._view.instances.keys():
+            if key.service == "decode":
+                self._reindex(key, now_s)
 
     def num_live(self, service: str) -> int:
         """Instances of a service that report and are not draining."""
         return num_live(self._view, service, self._clock.monotonic_s())
+
+    def has_elder(self, service: str, instance_id: str, incarnation: int) -> bool:
+        """Whether a live instance of the service is older than this one."""
+        own = (incarnation, instance_id)
+        return any((r.incarnation, r.instance_id) < own for r in self._reports(service))
 
     def is_silent(self, service: str, instance_id: str) -> bool:
         """Whether an instance has stopped reporting; one that drains has not."""
@@ -112,12 +128,13 @@ class Fleet:
     def place(self, request: PlacementRequest) -> PlacementDecision:
         """Choose a decode instance and count the request there from now on."""
         now_s = self._clock.monotonic_s()
+        self._settle(now_s)
         if request.excluded_ids:
-            self._view = forget_placement(self._view, "decode", request.request_id)
+            self._forget(request.request_id, now_s)
         params = self._placement_params()
-        snapshot = decode_snapshot(self._view, now_s)
-        decision = choose_decode(snapshot, request, params)
-        log_decision(log, "placement", (snapshot, request, params), decision)
+        candidates = self._decodes.candidates(request, params, self._is_usable(now_s))
+        decision = choose_decode(candidates, request, params)
+        log_decision("placement", (candidates, request, params), decision)
         if decision.instance_id is not None:
             placed = InFlight(
                 request.request_id,
@@ -127,16 +144,46 @@ class Fleet:
             )
             key = InstanceKey("decode", decision.instance_id)
             self._view = note_placement(self._view, key, placed)
+            self._reindex(key, now_s)
+            self._settling.append((now_s + self._view.params.settle_s, key))
         return decision
 
+    def _is_usable(self, now_s: float) -> Callable[[str], bool]:
+        """Whether an instance was heard of lately; the index may have one for a second longer."""
+        oldest_s = now_s - self._view.params.silent_s
+        instances = self._view.instances
+        return lambda who: instances[InstanceKey("decode", who)].received_s >= oldest_s
+
+    def _settle(self, now_s: float) -> None:
+        while self._settling and self._settling[0][0] < now_s:
+            _, key = self._settling.popleft()
+            self._reindex(key, now_s)
+
+    def _forget(self, request_id: str, now_s: float) -> None:
+        before = self._view.instances
+        self._view = forget_placement(self._view, "decode", request_id)
+        for key, known in self._view.instances.items():
+            if known is not before[key]:
+                self._reindex(key, now_s)
+
+    def _reindex(self, key: InstanceKey, now_s: float) -> None:
+        """The index knows the instance as the view does now."""
+        known = self._view.instances.get(key)
+        if known is None or known.report.draining:
+            self._decodes.remove(key.instance_id)
+        else:
+            self._decodes.set(decode_load(known, self._view.params, now_s))
+
     def _placement_params(self) -> PlacementParams:
-        """The settings' parameters with what the fleet says of itself."""
-        limits = (report.max_context_tokens for report in self._reports("decode"))
-        return replace(
-            self._placement,
-            num_deciders=max(1, self.num_live("router")),
-            max_context_tokens=max(limits, default=0),
-        )
+        """The settings' parameters with what the fleet says of itself, as of the last report."""
+        if self._current_params is None:
+            limits = (report.max_context_tokens for report in self._reports("decode"))
+            self._current_params = replace(
+                self._placement,
+                num_deciders=max(1, self.num_live("router")),
+                max_context_tokens=max(limits, default=0),
+            )
+        return self._current_params
 
     def _reports(self, service: str) -> Iterable[InstanceReport]:
         now_s = self._clock.monotonic_s()

@@ -89,7 +89,7 @@ class ImageEncoder:
         request = ImageRequest(image.digest, image.num_patches, frozenset(excluded))
         instances = self._fleet.vision_instances(self._sent_work)
         decision = choose_vision(instances, request)
-        log_decision(log, "vision", (instances, request), decision)
+        log_decision("vision", (instances, request), decision)
         return decision.instance_id
 
     async def _ask(

@@ -12,7 +12,7 @@ from rorqual_policy import (
 )
 from rorqual_runtime import subjects
 from rorqual_runtime.bus import MessageContext
-from rorqual_runtime.cancelled import CancelledIds
+from rorqual_runtime.cancelled import CancelledIds, cancel_target
 from rorqual_runtime.errors import Cancelled, ContextTooLong, NoCapacity, ServingError
 from rorqual_runtime.logs import bind_request_id
 from rorqual_runtime.queue import WorkQueue
@@ -24,6 +24,7 @@ from rorqual_router.convert import (
     LoadReport,
     PlaceReply,
     PlaceRequest,
+    RouterFacts,
     SubmitReply,
     SubmitRequest,
     fill_router_load,
@@ -34,9 +35,11 @@ from rorqual_router.convert import (
     submitted_to_wire,
 )
 from rorqual_router.fleet import Fleet
+from rorqual_router.line_keeper import LineKeeper
 from rorqual_router.queue_gauge import QueueGauge
 from rorqual_router.settings import RouterSettings
 from rorqual_router.submit import Submitter
+from rorqual_router.tenant_counts import TenantCounts, largest
 
 PRUNE_INTERVAL_S = 1.0
 
@@ -50,16 +53,28 @@ class RouterService:
         self._under_way = UnderWay(self._cancelled)
         self.gauge = QueueGauge(queue.depth, settings.depth_interval_s)
         self.fleet = Fleet(ctx.clock, _view_params(settings), _placement_params(settings))
+        self.tenants = TenantCounts(ctx.clock)
         self.submitter = Submitter(
             ctx.bus,
             ctx.tensors,
             queue,
             self.gauge,
+            self.tenants,
             self.fleet,
             self._cancelled,
             ctx.clock,
             settings,
         )
+        self.line = LineKeeper(
+            ctx.bus,
+            queue,
+            self._cancelled,
+            ctx.clock,
+            settings,
+            identity=(ctx.instance_id, ctx.incarnation),
+            leads=self._leads,
+        )
+        self._knows_peers = False
 
     async def start(self) -> None:
         """Listen, then serve, then say so."""
@@ -69,6 +84,7 @@ class RouterService:
         await self.gauge.refresh()
         self._ctx.track(self.gauge.run())
         self._ctx.track(self._prune())
+        self._ctx.track(self.line.run())
         self._ctx.report_load(self._fill_load)
         await bus.serve(
             subjects.router_submit(), SubmitRequest, SubmitReply, self.on_submit, name="submit"
@@ -79,8 +95,9 @@ class RouterService:
         self._ctx.mark_ready()
 
     async def drain(self, timeout_s: float) -> None:
-        """Return once no submission is under way; nothing else is held here."""
+        """Return once no submission is under way and the line is another router's."""
         await self._under_way.wait_idle()
+        await self.line.close()
 
     async def on_submit(self, request: SubmitRequest, _context: MessageContext) -> SubmitReply:
         submission = submission_from_wire(request)
@@ -103,10 +120,23 @@ class RouterService:
 
     async def on_load(self, report: LoadReport, _context: MessageContext) -> None:
         self.fleet.on_report(report_from_wire(report))
+        if report.instance_id == self._ctx.instance_id and report.seq > 1:
+            self._knows_peers = True  # everybody has reported since this one came
+        if report.HasField("router"):
+            self.tenants.hear(report.instance_id, dict(report.router.waiting_by_tenant))
 
     async def on_cancel(self, request: CancelRequest, _context: MessageContext) -> None:
-        if not request.HasField("choice_index"):
-            self._under_way.cancel(request.request_id)
+        request_id, choice_index = cancel_target(request)
+        if choice_index is None:
+            self._under_way.cancel(request_id)
+        else:
+            self._cancelled.add(request_id, choice_index)
+        self.line.cancel(request_id, choice_index)
+
+    def _leads(self) -> bool:
+        """Whether the waiting line is left to this router: the oldest one keeps it."""
+        who = self._ctx.instance_id, self._ctx.incarnation
+        return self._knows_peers and not self.fleet.has_elder("router", *who)
 
     async def _prune(self) -> None:
         while True:
@@ -118,11 +148,17 @@ class RouterService:
         report.num_active_requests = len(self._under_way)
         fill_router_load(
             report,
-            submitted_total=counters.submitted,
-            missed_tokens_total=counters.missed_tokens,
-            queued_jobs=self.gauge.num_jobs,
-            matches_total=self.submitter.match_times.num_asked,
-            match_s_total=self.submitter.match_times.total_s,
+            RouterFacts(
+                submitted_total=counters.submitted,
+                missed_tokens_total=counters.missed_tokens,
+                queued_jobs=self.gauge.num_jobs,
+                waiting_s=self.line.waiting_s,
+                num_waiting=self.line.num_waiting,
+                num_prefill=self.fleet.num_live("prefill"),
+                waiting_by_tenant=largest(self.line.num_by_tenant()),
+                matches_total=self.submitter.match_times.num_asked,
+                match_s_total=self.submitter.match_times.total_s,
+            ),
         )
 
 

@@ -1,10 +1,13 @@
 """Settings of a router: the only reader of its environment."""
 
 import json
+import math
 from pathlib import Path
+from typing import Literal
 
-from pydantic import Field
+from pydantic import Field, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
+from rorqual_policy.prefill_policy import STEP_LIMIT_S
 
 
 class RouterSettings(BaseSettings):
@@ -17,6 +20,30 @@ class RouterSettings(BaseSettings):
     pool: str = Field("default", description="pool whose prefill queue jobs go to")
     max_queued_jobs: int = Field(
         1024, gt=0, description="jobs in the prefill queue, those under way included, at most"
+    )
+    max_tenant_jobs: int = Field(
+        768, gt=0, description="jobs of one tenant that wait for prefill at a time, at most"
+    )
+    prefill_policy: Literal["rorqual", "deepseek"] = Field(
+        "rorqual",
+        validation_alias="RORQUAL_PREFILL_POLICY",
+        description="how waiting prompts are shared among prefill instances; theirs, by name",
+    )
+    step_limit_s: float = Field(
+        STEP_LIMIT_S,
+        gt=0,
+        validation_alias="RORQUAL_PREFILL_STEP_LIMIT_S",
+        description="longest prefill step, as the prefill instances have it",
+    )
+    max_line_jobs: int = Field(
+        2048, gt=0, description="jobs kept in order here; what is beyond stays in the queue"
+    )
+    fair_quantum_s: float = Field(
+        0.25, gt=0, description="prefill work that a tenant is granted with each of its turns"
+    )
+    tenant_weights: dict[str, float] = Field(
+        default_factory=dict,
+        description='JSON {"tenant": weight} of fair shares in prefill; 1 where not named',
     )
     fleet_wait_s: float = Field(
         10.0, ge=0, description="longest wait for a first prefill and decode instance to be alive"
@@ -60,6 +87,13 @@ class RouterSettings(BaseSettings):
         validation_alias="RORQUAL_MODEL_DIR",
         description="model directory; its manifest names the fingerprint until an engine reports",
     )
+
+    @field_validator("tenant_weights")
+    @classmethod
+    def _weights_are_positive(cls, value: dict[str, float]) -> dict[str, float]:
+        if any(not 0 < weight < math.inf for weight in value.values()):
+            raise ValueError("weights are positive numbers")
+        return value
 
     def manifest_fingerprint(self) -> str:
         """Fingerprint in the model directory's manifest; empty without a readable one."""

@@ -16,7 +16,13 @@ from rorqual_runtime.bus import Bus
 from rorqual_runtime.cancelled import CancelledIds
 from rorqual_runtime.clock import Clock
 from rorqual_runtime.decision_log import log_decision
-from rorqual_runtime.errors import Cancelled, ContextTooLong, DeadlineExceeded, NoCapacity
+from rorqual_runtime.errors import (
+    Cancelled,
+    ContextTooLong,
+    DeadlineExceeded,
+    NoCapacity,
+    RateLimited,
+)
 from rorqual_runtime.logs import get_logger
 from rorqual_runtime.queue import WorkQueue
 from rorqual_runtime.tensors import TensorPlane
@@ -32,6 +38,7 @@ from rorqual_router.fleet import Fleet
 from rorqual_router.preparation import Preparation
 from rorqual_router.queue_gauge import Admitted, QueueGauge
 from rorqual_router.settings import RouterSettings
+from rorqual_router.tenant_counts import TenantCounts
 
 log = get_logger(__name__)
 
@@ -61,6 +68,7 @@ class Submitter:
         tensors: TensorPlane,
         queue: WorkQueue,
         gauge: QueueGauge,
+        tenants: TenantCounts,
         fleet: Fleet,
         cancelled: CancelledIds,
         clock: Clock,
@@ -69,6 +77,7 @@ class Submitter:
         self._bus = bus
         self._queue = queue
         self._gauge = gauge
+        self._tenants = tenants
         self._fleet = fleet
         self._cancelled = cancelled
         self._clock = clock
@@ -80,8 +89,9 @@ class Submitter:
     async def submit(self, submission: Submission) -> Queued:
         """Publish one prefill job a choice.
 
-        Raises: ContextTooLong, Cancelled, DeadlineExceeded, NoCapacity with retry_after_s, what
-            grammar said about the constraint, what reading the prompt or publishing failed with.
+        Raises: ContextTooLong, Cancelled, DeadlineExceeded, NoCapacity or RateLimited with
+            retry_after_s, what grammar said about the constraint, what reading the prompt or
+            publishing failed with.
         """
         submitted_unix_s = self._clock.now_unix_s()
         self._check_alive(submission)
@@ -102,6 +112,7 @@ class Submitter:
         parts = JobParts(
             match,
             submitted_unix_s,
+            num_missed_tokens=missed_tokens,
             exact_only=self._settings.exact_prefixes,
             image_embeddings=found.image_embeddings,
         )
@@ -138,19 +149,25 @@ class Submitter:
 
     def _check_room(self, submission: Submission) -> None:
         """The queue takes all choices, or the request is refused."""
+        tenant = submission.generations[0].tenant
         num_submitted = self.counters.submitted
         queue = QueueState(
             num_queued_jobs=self._gauge.num_jobs,
             max_queued_jobs=self._settings.max_queued_jobs,
             tokens_per_job=self.counters.missed_tokens / num_submitted if num_submitted else 0.0,
             tokens_per_s=self._fleet.prefill_tokens_per_s(),
+            num_tenant_jobs=self._tenants.waiting(tenant),
+            max_tenant_jobs=self._settings.max_tenant_jobs,
         )
         num_jobs = len(submission.generations)
         admission = decide_admission(queue, num_jobs)
-        log_decision(log, "admission", (queue, num_jobs), admission)
+        log_decision("admission", (queue, num_jobs), admission)
         if not admission.accepted:
             self._count(submission, submission.num_prompt_tokens)
+            if admission.is_own_fault:
+                raise RateLimited(admission.retry_after_s, admission.reason)
             raise NoCapacity(admission.reason, retry_after_s=admission.retry_after_s)
+        self._tenants.note(tenant, num_jobs)
 
     def _count(self, submission: Submission, missed_tokens: int) -> None:
         num_jobs = len(submission.generations)

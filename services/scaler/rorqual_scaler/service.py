@@ -95,7 +95,7 @@ class ScalerService:
         self._driver.stop_overdue()
         demand = self.observer.demand(self._driver.own)
         state, decision = desired_counts(self._state, demand, self._params)
-        log_decision(log, "scaling", (self._state, demand, self._params), decision)
+        log_decision("scaling", (self._state, demand, self._params), (state, decision))
         self._state = state
         self._seq += 1
         self.decision = decision_to_wire(

@@ -25,8 +25,12 @@ from rorqual_proto.v1 import (
     router_pb2,
     tensor_pb2,
 )
+from rorqual_router.line_keeper import LineKeeper
+from rorqual_router.settings import RouterSettings
 from rorqual_runtime import subjects
 from rorqual_runtime.bus import Bus
+from rorqual_runtime.cancelled import CancelledIds
+from rorqual_runtime.clock import WallClock
 from rorqual_runtime.errors import NoCapacity
 from rorqual_runtime.queue import WorkQueue
 from rorqual_runtime.service import ServiceContext, open_service
@@ -111,6 +115,7 @@ class Surroundings:
     released: list[str] = field(default_factory=list)
     windows: dict[bytes, kvmeta_pb2.WindowNotice] = field(default_factory=dict)
     placements: list[router_pb2.PlaceRequest] = field(default_factory=list)
+    _keeping: asyncio.Task[None] | None = None
     may_place: asyncio.Event = field(default_factory=asyncio.Event)
     """Set from the start; placements wait for it."""
 
@@ -144,6 +149,8 @@ class Surroundings:
             self._on_register,
             name="register",
         )
+        self.line = self._line_keeper()
+        self._keeping = asyncio.create_task(self.line.run())
         await self.bus.serve(
             subjects.router_place(),
             router_pb2.PlaceRequest,
@@ -151,6 +158,23 @@ class Surroundings:
             self._on_place,
             name="place",
         )
+
+    def _line_keeper(self) -> LineKeeper:
+        """The router's own: prefill is given its jobs by it."""
+        return LineKeeper(
+            self.bus,
+            self.queue,
+            CancelledIds(),
+            WallClock(),
+            RouterSettings(),
+            identity=("router-test", 1),
+            leads=lambda: True,
+        )
+
+    async def stop(self) -> None:
+        if self._keeping is not None:
+            self._keeping.cancel()
+            await asyncio.gather(self._keeping, return_exceptions=True)
 
     async def _on_tokens(self, batch, _context) -> None:
         for delta in batch.deltas:
@@ -356,6 +380,7 @@ async def running_fleet(
         await around.start()
         if with_stubs:
             await around.start_stubs()
+            stack.push_async_callback(around.stop)
         fleet = Fleet(around, [], [])
         for number in range(num_decode):
             ctx = await _context(stack, runtime, "decode", number)

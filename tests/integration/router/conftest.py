@@ -2,21 +2,23 @@
 
 import asyncio
 import contextlib
+import secrets
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 
 import pytest_asyncio
-from rorqual_policy import InstanceKey
+from rorqual_policy import Bucket, InstanceKey
 from rorqual_proto.v1 import grammar_pb2, kvmeta_pb2, load_pb2, prefill_pb2, router_pb2
 from rorqual_router.service import RouterService
 from rorqual_router.settings import RouterSettings
 from rorqual_runtime import subjects
 from rorqual_runtime.bus import Bus
+from rorqual_runtime.leases import LeasedJob, LeaseHandle
 from rorqual_runtime.queue import WorkQueue
 from rorqual_runtime.service import open_service
 from rorqual_runtime.settings import RuntimeSettings
 
-from tests.support.waiting import WAIT_S, until
+from tests.support.waiting import WAIT_S, soon, until
 
 
 @dataclass
@@ -151,6 +153,20 @@ class Client:
         )
         return reply.submitted
 
+    async def router_load(self, router_id: str) -> load_pb2.LoadReport:
+        """The next load report of a router."""
+        heard: asyncio.Queue[load_pb2.LoadReport] = asyncio.Queue()
+
+        async def on_load(report, _context):
+            heard.put_nowait(report)
+
+        subject = subjects.load("router", router_id)
+        subscription = await self.bus.subscribe(subject, load_pb2.LoadReport, on_load)
+        try:
+            return await soon(heard.get())
+        finally:
+            await subscription.unsubscribe()
+
     async def place(self, request_id: str, *, excluded=(), num_tokens: int = 300) -> str:
         request = router_pb2.PlaceRequest(
             request_id=request_id,
@@ -163,16 +179,71 @@ class Client:
         )
         return reply.placement.decode_id
 
-    async def jobs(self, bucket: str = "lt16k", max_jobs: int = 50) -> list:
-        """Takes what lies on the queue."""
-        consumer = await self.queue.consumer(
-            subjects.prefill_jobs("default", bucket), f"test-{bucket}"
+    async def jobs(self, bucket: str = "lt16k") -> list:
+        """Takes all jobs there are: as a prefill instance where a router keeps the line, else from
+        the queue."""
+        taker = FakePrefill(self.bus)
+        await taker.serve()
+        subject = subjects.prefill_jobs("default", bucket)
+        consumer = await self.queue.consumer(subject, f"prefill-default-{bucket}")
+
+        async def is_empty() -> bool:
+            await taker.say_room()
+            for leased in await consumer.pull(50, 0.0):
+                await taker.take(leased)
+            return not await self.queue.depth()
+
+        await until(is_empty, "the queue to be empty")
+        return taker.jobs
+
+
+@dataclass
+class FakePrefill:
+    """Takes every job it is given, and acknowledges it at once."""
+
+    bus: Bus
+    instance_id: str = "taker"
+    jobs: list[prefill_pb2.PrefillJob] = field(default_factory=list)
+    buckets: tuple[str, ...] = tuple(Bucket)
+    pending_s: float = 0.0
+    seq: int = 0
+
+    async def serve(self) -> None:
+        self.instance_id += f"-{secrets.token_hex(3)}"
+        await self.bus.serve(
+            subjects.prefill_assign(self.instance_id),
+            prefill_pb2.PrefillAssignment,
+            prefill_pb2.PrefillAssignmentReply,
+            self.on_assignment,
+            name=self.instance_id,
         )
-        leased = await consumer.pull(max_jobs, 0.0)
-        for job in leased:
-            job.decode(prefill_pb2.PrefillJob)
-            await job.ack()
-        return [job.message for job in leased]
+
+    def room(self) -> prefill_pb2.PrefillRoom:
+        self.seq += 1
+        return prefill_pb2.PrefillRoom(
+            instance_id=self.instance_id,
+            incarnation=1,
+            seq=self.seq,
+            buckets=self.buckets,
+            open=True,
+            pending_s=self.pending_s,
+            longest_s=self.pending_s,
+            cost=prefill_pb2.StepCost(a0_s=0.01, a1_s=0.001),
+        )
+
+    async def say_room(self) -> None:
+        await self.bus.publish(subjects.prefill_rooms("default"), self.room())
+
+    async def on_assignment(self, message, _context):
+        handle = LeaseHandle(
+            message.subject, message.lease_subject, dict(message.headers), message.job
+        )
+        await self.take(LeasedJob.take_over(self.bus.connection, handle, ack_wait_s=10.0))
+        return prefill_pb2.PrefillAssignmentReply(taken=self.room())
+
+    async def take(self, leased: LeasedJob) -> None:
+        self.jobs.append(leased.decode(prefill_pb2.PrefillJob))
+        assert await leased.ack()
 
 
 @contextlib.asynccontextmanager

@@ -5,16 +5,20 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from rorqual_policy import (
-    BLOCK_TOKENS,
-    ChunkParams,
-    PrefillRoom,
-    WaitingSequence,
-    can_pull,
-    plan_chunks,
-)
+from rorqual_policy import BLOCK_TOKENS, StepPlan, WaitingSequence, plan_chunks
+from rorqual_policy.prefill_order import FIRST_COME, PrefillOrder
+from rorqual_policy.step_cost import StepCost, chunk_cost_s
 
-PARAMS = ChunkParams(beta=16, tokens_per_s=1000, max_wait_s=10)
+COST = StepCost(a0_s=0.01, a1_s=0.001, a2_s=1e-7, a3_s=5e-8)
+PLAN = StepPlan(COST, spare_s=0.5, max_tokens=4096, order=PrefillOrder(beta=16, max_wait_s=10))
+PLANS = st.builds(
+    StepPlan,
+    cost=st.just(COST),
+    spare_s=st.floats(0, 5),
+    max_tokens=st.integers(BLOCK_TOKENS, 5000),
+    order=st.just(PLAN.order),
+    shared_part=st.sampled_from([0.0, 0.5]),
+)
 
 
 @st.composite
@@ -31,65 +35,75 @@ def waiting_sequences(draw):
     ]
 
 
-BUDGETS = st.integers(BLOCK_TOKENS, 5000)
+def planned(waiting, plan=PLAN):
+    return {chunk.sequence_id: chunk.num_tokens for chunk in plan_chunks(waiting, plan)}
 
 
-def planned(waiting, budget):
-    return {chunk.sequence_id: chunk.num_tokens for chunk in plan_chunks(waiting, budget, PARAMS)}
+def cost_s(sequence, num_tokens):
+    return chunk_cost_s(COST, num_tokens, sequence.computed_tokens)
 
 
-@given(waiting_sequences(), st.integers(0, 5000))
-def test_never_over_budget_and_cuts_on_block_boundaries(waiting, budget):
-    plan = plan_chunks(waiting, budget, PARAMS)
+@given(waiting_sequences(), PLANS)
+def test_never_over_budget_and_cuts_on_block_boundaries(waiting, plan):
+    chunks = plan_chunks(waiting, plan)
     by_id = {s.sequence_id: s for s in waiting}
-    assert sum(chunk.num_tokens for chunk in plan) <= budget
-    assert len({chunk.sequence_id for chunk in plan}) == len(plan)
-    for chunk in plan:
+    spent_s = sum(cost_s(by_id[chunk.sequence_id], chunk.num_tokens) for chunk in chunks)
+    is_least = len(chunks) == 1 and chunks[0].num_tokens <= BLOCK_TOKENS
+    assert is_least or spent_s <= plan.spare_s + 1e-9
+    assert sum(chunk.num_tokens for chunk in chunks) <= plan.max_tokens
+    assert len({chunk.sequence_id for chunk in chunks}) == len(chunks)
+    for chunk in chunks:
         sequence = by_id[chunk.sequence_id]
         assert 0 < chunk.num_tokens <= sequence.remaining_tokens
         end = sequence.computed_tokens + chunk.num_tokens
         assert end % BLOCK_TOKENS == 0 or chunk.num_tokens == sequence.remaining_tokens
 
 
-@given(waiting_sequences(), BUDGETS)
-def test_work_conserving(waiting, budget):
-    plan = planned(waiting, budget)
-    left = budget - sum(plan.values())
+@given(waiting_sequences(), PLANS)
+def test_work_conserving(waiting, plan):
+    granted = planned(waiting, plan)
+    spent = {s.sequence_id: cost_s(s, granted.get(s.sequence_id, 0)) for s in waiting}
+    left_s = plan.spare_s - sum(spent.values())
+    left_tokens = plan.max_tokens - sum(granted.values())
     for sequence in waiting:
-        done = plan.get(sequence.sequence_id, 0)
+        done = granted.get(sequence.sequence_id, 0)
         remaining = sequence.remaining_tokens - done
         to_boundary = BLOCK_TOKENS - (sequence.computed_tokens + done) % BLOCK_TOKENS
-        assert remaining == 0 or min(remaining, to_boundary) > left
+        more = min(remaining, to_boundary)
+        more_s = cost_s(sequence, done + more) - spent[sequence.sequence_id]
+        assert remaining == 0 or more > left_tokens or more_s > left_s - 1e-9
 
 
-@given(waiting_sequences(), st.integers(2 * BLOCK_TOKENS, 5000))
-def test_a_short_prompt_is_finished_however_long_the_others_are(waiting, budget):
-    plan = planned(waiting, budget)
+@given(waiting_sequences(), st.floats(0.6, 5))
+def test_a_short_prompt_is_finished_however_long_the_others_are(waiting, spare_s):
+    plan = replace(PLAN, spare_s=spare_s, max_tokens=100_000)
+    granted = planned(waiting, plan)
     for sequence in waiting:
-        if sequence.remaining_tokens <= budget // 2 // len(waiting):
-            assert plan[sequence.sequence_id] == sequence.remaining_tokens
+        share_s = 0.5 * spare_s / len(waiting)
+        if cost_s(sequence, sequence.remaining_tokens) <= share_s:
+            assert granted[sequence.sequence_id] == sequence.remaining_tokens
 
 
-@given(waiting_sequences(), BUDGETS)
-def test_the_most_urgent_always_moves(waiting, budget):
-    plan = plan_chunks(waiting, budget, PARAMS)
+@given(waiting_sequences(), PLANS)
+def test_the_most_urgent_always_moves(waiting, plan):
+    chunks = plan_chunks(waiting, plan)
     if waiting:
-        oldest = min(
+        first = min(
             waiting,
             key=lambda s: (
-                s.arrival_s + min(16 * s.remaining_tokens / 1000, 10),
+                s.arrival_s + min(16 * cost_s(s, s.remaining_tokens), 10),
                 s.arrival_s,
                 s.sequence_id,
             ),
         )
-        assert plan[0].sequence_id == oldest.sequence_id
+        assert chunks[0].sequence_id == first.sequence_id
 
 
-@given(waiting_sequences(), BUDGETS, st.randoms())
-def test_order_of_the_arguments_does_not_matter(waiting, budget, random):
+@given(waiting_sequences(), PLANS, st.randoms())
+def test_order_of_the_arguments_does_not_matter(waiting, plan, random):
     shuffled = list(waiting)
     random.shuffle(shuffled)
-    assert plan_chunks(shuffled, budget, PARAMS) == plan_chunks(waiting, budget, PARAMS)
+    assert plan_chunks(shuffled, plan) == plan_chunks(waiting, plan)
 
 
 def test_a_long_prompt_finishes_under_a_stream_of_short_ones():
@@ -98,7 +112,7 @@ def test_a_long_prompt_finishes_under_a_stream_of_short_ones():
     while long.remaining_tokens:
         now_s = float(steps)
         shorts = [WaitingSequence(f"short{steps}.{i}", 256, 0, now_s) for i in range(4)]
-        done = planned([long, *shorts], 512).get("long", 0)
+        done = planned([long, *shorts]).get("long", 0)
         long = replace(
             long,
             remaining_tokens=long.remaining_tokens - done,
@@ -107,40 +121,19 @@ def test_a_long_prompt_finishes_under_a_stream_of_short_ones():
         if not long.remaining_tokens:
             break
         steps += 1
-    assert steps <= PARAMS.max_wait_s + 4096 / 256
+    assert steps <= PLAN.order.max_wait_s + 4096 / BLOCK_TOKENS
 
 
 def test_a_short_prompt_passes_a_long_one_that_came_first():
     long = WaitingSequence("long", 100_000, 0, arrival_s=0.0)
     short = WaitingSequence("short", 200, 0, arrival_s=500.0)
-    assert planned([long, short], 512)["short"] == 200
+    assert planned([long, short])["short"] == 200
+    alone = replace(PLAN, order=FIRST_COME, shared_part=0.0)
+    assert "short" not in planned([long, short], alone)
 
 
 def test_wrong_arguments_are_refused():
-    with pytest.raises(ValueError, match="budget"):
-        plan_chunks([], -1)
+    with pytest.raises(ValueError, match="max_tokens"):
+        replace(PLAN, max_tokens=BLOCK_TOKENS - 1)
     with pytest.raises(ValueError, match="remaining"):
-        plan_chunks([WaitingSequence("s", 0, 0, 0.0)], 128)
-
-
-ROOM = PrefillRoom(
-    queued_tokens=0, max_queued_tokens=2048, num_active=0, max_active=8, num_free_pages=100
-)
-
-
-@pytest.mark.parametrize(
-    ("room", "num_jobs"),
-    [
-        (ROOM, 1),
-        (replace(ROOM, tokens_per_job=512), 4),
-        (replace(ROOM, tokens_per_job=512, num_active=6), 2),
-        (replace(ROOM, tokens_per_job=100_000), 1),
-        (replace(ROOM, queued_tokens=2048), 0),
-        (replace(ROOM, num_active=8), 0),
-        (replace(ROOM, num_free_pages=0), 0),
-    ],
-)
-def test_pull_only_with_spare_budget(room, num_jobs):
-    decision = can_pull(room)
-    assert decision.num_jobs == num_jobs
-    assert decision.reason
+        plan_chunks([WaitingSequence("s", 0, 0, 0.0)], PLAN)

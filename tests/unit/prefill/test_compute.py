@@ -11,7 +11,7 @@ import torch
 from rorqual_engine.kv import KvLayout, PagedKvCache, uniform_layout
 from rorqual_engine.models import CausalModel
 from rorqual_policy.step_cost import StepCost
-from rorqual_prefill.compute import PrefillEngine, step_budget_tokens
+from rorqual_prefill.compute import PrefillEngine
 from rorqual_prefill.job import num_reusable_blocks
 from rorqual_prefill.prompt import Prompt
 from rorqual_runtime.errors import Internal
@@ -53,7 +53,11 @@ def model():
 @pytest.fixture
 async def engine(model):
     engine = PrefillEngine(
-        model, PagedKvCache(model.kv_layout, 64), step_tokens=512, step_target_s=100.0
+        model,
+        PagedKvCache(model.kv_layout, 64),
+        step_tokens=512,
+        step_limit_s=100.0,
+        cost=StepCost(20.0, 1e-3, 0.0, 0.0),
     )
     engine.start()
     yield engine
@@ -136,7 +140,7 @@ async def test_a_failed_step_fails_its_prompts_and_the_engine_goes_on(engine, mo
 async def test_step_costs_follow_the_steps(model):
     calibrated = StepCost(10.0, 1.0, 0.0, 0.0)
     cache = PagedKvCache(model.kv_layout, 64)
-    engine = PrefillEngine(model, cache, step_tokens=512, step_target_s=100.0, cost=calibrated)
+    engine = PrefillEngine(model, cache, step_tokens=512, step_limit_s=100.0, cost=calibrated)
     engine.start()
     try:
         for number in range(30):
@@ -146,12 +150,29 @@ async def test_step_costs_follow_the_steps(model):
         await engine.close()
 
 
-@pytest.mark.parametrize(
-    ("step_tokens", "tokens_per_s", "target_s", "expected"),
-    [(512, 0, 0.4, 512), (512, 10_000, 0.4, 512), (512, 1000, 0.4, 400), (512, 10, 0.4, 256)],
-)
-def test_a_step_is_as_long_as_the_machine_allows(step_tokens, tokens_per_s, target_s, expected):
-    assert step_budget_tokens(step_tokens, tokens_per_s, target_s) == expected
+async def test_a_step_is_short_under_a_light_load_and_fills_its_limit_when_work_waits(model):
+    waiting = [0.0]
+    engine = PrefillEngine(
+        model,
+        PagedKvCache(model.kv_layout, 64),
+        step_tokens=4096,
+        step_limit_s=1.0,
+        cost=StepCost(0.05, 1e-3, 0.0, 0.0),
+        waiting=lambda: (waiting[0], 1),
+    )
+    model.gate.clear()
+    engine.start()
+    try:
+        computing = asyncio.create_task(compute(engine, make_prompt("p", 5000, 0)))
+        await until(lambda: model.num_begun)
+        waiting[0] = 1e9
+        model.gate.set()
+        await computing
+        (first,), (second,) = model.steps[:2]
+        assert first[2] == 128  # whole blocks of 6 a0
+        assert second[2] >= 896  # of 1 s, or of more as the steps turn out to be faster
+    finally:
+        await engine.close()
 
 
 @pytest.mark.parametrize(

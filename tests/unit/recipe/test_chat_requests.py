@@ -116,6 +116,13 @@ def test_harmless_fields_are_accepted(encode, fields) -> None:
     assert encode(**fields).parsed.warnings == []
 
 
+@pytest.mark.parametrize(
+    ("tier", "priority"), [("auto", 0), ("default", 0), ("priority", 1), ("flex", -1), (None, 0)]
+)
+def test_the_service_tier_is_a_place_in_line(encode, tier, priority) -> None:
+    assert encode(service_tier=tier).parsed.priority == priority
+
+
 def test_every_problem_is_reported_at_once(encode) -> None:
     image = {"type": "image_url", "image_url": {"url": "x"}}
     error = refusal(

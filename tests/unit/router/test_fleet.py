@@ -56,3 +56,33 @@ def test_a_refused_placement_is_taken_back():
     assert {first.instance_id, second.instance_id} == {"d0", "d1"}
     assert fleet.place(PlacementRequest("s/0", 100, 10)).instance_id == first.instance_id
     assert fleet.place(PlacementRequest("t/0", 100, 10)).instance_id is None
+
+
+async def test_the_oldest_live_instance_has_no_elder():
+    clock = ManualClock()
+    fleet = fleet_of(clock)
+    fleet.on_report(InstanceReport("router", "a", incarnation=7, seq=1))
+    fleet.on_report(InstanceReport("router", "b", incarnation=5, seq=1))
+    assert (fleet.has_elder("router", "a", 7), fleet.has_elder("router", "b", 5)) == (True, False)
+    assert fleet.has_elder("router", "c", 5)  # of equal ones the first by name
+    fleet.on_report(InstanceReport("router", "b", incarnation=5, seq=2, draining=True))
+    assert not fleet.has_elder("router", "a", 7)
+    fleet.on_report(InstanceReport("router", "b", incarnation=5, seq=3))
+    await clock.advance(3.0)
+    assert not fleet.has_elder("router", "a", 7)
+
+
+async def test_a_placement_counts_until_it_has_settled():
+    clock = ManualClock()
+    fleet = fleet_of(clock)
+    for instance_id in ("d0", "d1"):
+        fleet.on_report(report("decode", instance_id, max_running=9, num_total_pages=99))
+    first = fleet.place(PlacementRequest("r/0", 100, 10)).instance_id
+    second = fleet.place(PlacementRequest("r/1", 100, 10)).instance_id
+    assert first != second
+    await clock.advance(1.5)  # no report showed either of them
+    busy = report("decode", "d0", 2, num_running=1, max_running=9, num_total_pages=99)
+    fleet.on_report(busy)
+    assert fleet.place(PlacementRequest("r/2", 100, 10)).instance_id == "d1"
+    await clock.advance(1.0)
+    assert fleet.place(PlacementRequest("r/3", 100, 10)).instance_id == "d0"  # d1 is silent

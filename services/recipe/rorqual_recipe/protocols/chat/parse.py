@@ -68,6 +68,10 @@ def _problems_of_the_valid_rest(
     return notes.problems
 
 
+_TIER_PRIORITY = {"priority": 1, "flex": -1}
+"""Service tiers of the protocol that are told apart; all others are the usual one."""
+
+
 def _read(request: ChatRequest, limits: ParseLimits, notes: Notes) -> ParsedRequest:
     notes.warn_unknown("", list(request.model_extra or ()))
     _refuse_unsupported(request, notes)
@@ -94,6 +98,7 @@ def _read(request: ChatRequest, limits: ParseLimits, notes: Notes) -> ParsedRequ
         cache_salt=request.cache_salt or "",
         warnings=notes.warnings,
         echo=ChatEcho(is_legacy=bool(request.functions and not request.tools)),
+        priority=_TIER_PRIORITY.get(request.service_tier or "auto", 0),
     )
 
 
