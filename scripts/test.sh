@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The whole suite: what needs no servers in one process a core, then the rest, one after the other.
+# The whole suite: all but whole fleets in one process a core, then the rest, one after the other.
 # With arguments: what they say to pytest.
 set -uo pipefail
 cd "$(dirname "$0")/.."
@@ -7,7 +7,7 @@ cd "$(dirname "$0")/.."
 pytest=(.venv/bin/python -m pytest)
 (($#)) && exec "${pytest[@]}" "$@"
 
-apart=(tests/unit tests/contract)
+apart=(tests/unit tests/contract tests/integration)
 failed=0
 "${pytest[@]}" "${apart[@]}" -n logical --maxprocesses 4 --dist loadfile --no-loadscope-reorder || failed=1
 "${pytest[@]}" "${apart[@]/#/--ignore=}" || failed=1

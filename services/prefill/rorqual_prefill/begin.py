@@ -138,6 +138,7 @@ class PrefixStage:
                     "rorqual.kv.loaded_blocks": num_blocks,
                     "rorqual.kv.replayed_tokens": resume.num_stored - resume.first_row,
                     "rorqual.kv.has_window": resume.has_window,
+                    "rorqual.kv.miss_reason": _miss_reason(work.job, work.fetch),
                 }
             )
         await work.active.release_lease()
@@ -228,3 +229,13 @@ class PrefixStage:
             previous_ids=tuple(work.token_ids[first_id:floor].tolist()),
             keep_at=0 if is_kept_already else keep_at,
         )
+
+
+def _miss_reason(job: Job, fetch: Fetch) -> str:
+    """Why less was loaded than kvmeta promised; empty where it was not."""
+    if fetch.corrupt:
+        return "corrupt"
+    if fetch.missing:
+        return "evicted"
+    is_cut = job.exact_only and job.num_exact_blocks < job.num_matched_blocks
+    return "replay_boundary" if is_cut else ""

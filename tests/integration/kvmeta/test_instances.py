@@ -122,6 +122,9 @@ async def test_tenants_with_one_prompt_share_nothing_and_learn_nothing(
         assert (answer.num_matched_blocks, answer.miss_reason) == (0, "never_stored")
         await until(lambda: kvmeta.matcher.counts.misses["namespace"] == 1)
         assert kvmeta.matcher.counts.misses["never_stored"] == 1
+        traces = runtime_settings.home / "traces"
+        told = '"rorqual.miss_reason": "namespace"'
+        await until(lambda: any(told in path.read_text() for path in traces.iterdir()))
         assert (await client.match(keys("a"), content_key=content)).num_matched_blocks == 4
 
 

@@ -83,6 +83,10 @@ async def test_dropped_blocks_leave_the_store(runtime_settings, tiny_model, tiny
         await until(is_cold, "the blocks to be gone")
 
 
+def traced(home):
+    return "".join(path.read_text() for path in (home / "traces").glob("*.jsonl"))
+
+
 async def test_a_damaged_block_is_computed_again(runtime_settings, tiny_model, tiny_dir, bare):
     token_ids = prompt(700)
     async with running_fleet(runtime_settings, tiny_model, tiny_dir) as fleet:
@@ -96,6 +100,8 @@ async def test_a_damaged_block_is_computed_again(runtime_settings, tiny_model, t
         assert second.num_cached_tokens == 256
         assert second.token_ids == bare(token_ids, 8)
         assert around.forgotten == [(keys[2], "corrupt")]
+        told = '"rorqual.kv.miss_reason": "corrupt"'
+        await until(lambda: told in traced(runtime_settings.home), "the trace to say why")
 
 
 async def test_blocks_that_do_not_come_in_time_are_computed(
