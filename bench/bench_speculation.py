@@ -34,12 +34,13 @@ from rorqual_decode.running import Running  # noqa: E402
 from rorqual_decode.sampling import choose_tokens  # noqa: E402
 from rorqual_decode.speculation import Speculation  # noqa: E402
 from rorqual_decode.stopping import StopRule  # noqa: E402
-from rorqual_decode.warm_up import measure_steps, warm_up  # noqa: E402
+from rorqual_decode.warm_up import warm_up  # noqa: E402
 from rorqual_engine.batch import SequenceChunk  # noqa: E402
 from rorqual_engine.kv import PagedKvCache  # noqa: E402
 from rorqual_engine.models import CausalModel, load_model  # noqa: E402
 from rorqual_engine.models.options import LoadOptions  # noqa: E402
 from rorqual_engine.speculation import Drafter, open_drafter  # noqa: E402
+from rorqual_engine.step_timing import Timing, time_verify  # noqa: E402
 from rorqual_policy.draft_budget import StepProfile  # noqa: E402
 from tokenizers import Tokenizer  # noqa: E402
 
@@ -176,7 +177,7 @@ def main() -> int:
     cache = model.new_cache(256, num_windows=64)
     warm_up(model, cache)
     drafter = open_drafter(options.drafter, model, cache, options.guesses)
-    profile = measure_steps(model, cache, max(options.batches) * (1 + options.guesses))
+    profile = time_verify(model, cache, Timing(1.5))
     for rows, step_s in zip(*profile, strict=True):
         emit(f"step_{rows}_rows", step_s * 1000, "ms")
     tokenizer = Tokenizer.from_file(str(model_dir / "tokenizer.json"))

@@ -19,6 +19,7 @@ from rorqual_runtime.calibration import (
     FitQuality,
     Machine,
     PrefillTimes,
+    VerifyTimes,
     this_machine,
     write_calibration,
 )
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
 
 _MOST_PAGES = 320
 _MOST_SEQUENCES = 32
-_PREFILL_SHARE = 0.6
+_PREFILL_SHARE, _DECODE_SHARE = 0.55, 0.35
 
 
 def run_calibrate(options: argparse.Namespace, report: Reporter) -> int:
@@ -70,7 +71,7 @@ def _load_and_measure(settings: PrefillSettings, seconds: float) -> Calibration:
 def _measure(model: CausalModel, machine: Machine, seconds: float) -> Calibration:
     from rorqual_engine.huge_pages import move_to_huge_pages
     from rorqual_engine.placement import ComputeThreads
-    from rorqual_engine.step_timing import Timing, time_decode, time_prefill
+    from rorqual_engine.step_timing import Timing, time_decode, time_prefill, time_verify
 
     cache = model.new_cache(_MOST_PAGES, num_windows=_MOST_SEQUENCES)
     move_to_huge_pages(model.device)
@@ -78,13 +79,15 @@ def _measure(model: CausalModel, machine: Machine, seconds: float) -> Calibratio
     threads.spread(True)  # as an engine does that has one sequence
     prefill = time_prefill(model, cache, Timing(_PREFILL_SHARE * seconds))
     threads.spread(False)
-    decode = time_decode(model, cache, Timing((1 - _PREFILL_SHARE) * seconds))
+    decode = time_decode(model, cache, Timing(_DECODE_SHARE * seconds))
+    verify = time_verify(model, cache, Timing((1 - _PREFILL_SHARE - _DECODE_SHARE) * seconds))
     return Calibration(
         model_fingerprint=model.fingerprint,
         machine=machine,
         measured_unix_s=time.time(),
         prefill=prefill_times(prefill),
         decode=decode_times(decode),
+        verify=VerifyTimes(**verify._asdict()),
     )
 
 
@@ -122,5 +125,11 @@ def _show(found: Calibration, path: Path, report: Reporter) -> None:
             f"{name}: {formula.format(*part.coefficients)}; off by {error.median:.1%} in the "
             f"median, {error.p90:.1%} in 9 of 10, {error.worst:.1%} at most, "
             f"{error.num_samples} points"
+        )
+    if found.verify is not None:
+        times = zip(found.verify.num_rows, found.verify.step_s, strict=True)
+        report.say(
+            "a step that checks guesses, ms by rows: "
+            + ", ".join(f"{rows}: {took_s * 1000:.3g}" for rows, took_s in times)
         )
     report.say(f"wrote {path}")

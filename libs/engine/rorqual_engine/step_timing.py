@@ -10,6 +10,7 @@ from math import inf
 
 import numpy as np
 import torch
+from rorqual_policy.draft_budget import StepProfile, checked_profile
 from rorqual_policy.step_fit import StepSample, decode_features, prefill_features
 
 from rorqual_engine.batch import SequenceChunk
@@ -31,6 +32,9 @@ DECODE_POINTS = tuple(
     for num_running in (1, 2, 4, 8, 16, 32)
 )
 """(requests, context tokens of each) of one step."""
+VERIFY_ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+"""Rows of steps that check guesses, a few sequences sharing them."""
+_VERIFY_SEQUENCES = 8
 _MOST_DECODE_TOKENS = 32_768
 """Of a decode point: what is touched here is memory that stays touched."""
 
@@ -107,6 +111,42 @@ def time_decode(
         StepSample(decode_features(num, num * context_tokens), took_s)
         for (num, context_tokens), took_s in _time_batches(model, cache, fitting, timing)
     ]
+
+
+def time_verify(model: CausalModel, cache: PagedKvCache, timing: Timing) -> StepProfile:
+    """Steps by rows, each row with a choice, as far as free pages and time go; without context.
+    Blocks.
+
+    A step counts for no longer than a larger one: then somebody else was busy.
+    """
+    with torch.inference_mode(), ExitStack() as stack:
+        leases: list[PageLease] = []
+        while len(leases) < _VERIFY_SEQUENCES and cache.num_free and cache.can_open:
+            leases.append(stack.enter_context(cache.allocate(1)))
+            _clear(cache, leases[-1])
+
+        def step(point: tuple[int, int]) -> None:
+            num_sequences, num_each = point
+            chunks = [
+                SequenceChunk(
+                    (0,) * num_each, 0, lease.pages, True, lease.window, all_logits=num_each > 1
+                )
+                for lease in leases[:num_sequences]
+            ]
+            num_rows = num_sequences * num_each
+            sample(model.forward(chunks, cache), [SamplingState()] * num_rows)
+
+        largest = min(PAGE_TOKENS, model.max_context_tokens) * len(leases)
+        shared = [(min(rows, len(leases)), rows) for rows in VERIFY_ROWS if rows <= largest]
+        points = [(num, rows // num) for num, rows in shared]
+        found = _timed(points, step, timing.on(model.device))
+    times = [took_s for _, took_s in found]
+    return checked_profile(
+        StepProfile(
+            tuple(num * each for (num, each), _ in found),
+            tuple(min(times[place:]) for place in range(len(times))),
+        )
+    )
 
 
 def _time_batches(

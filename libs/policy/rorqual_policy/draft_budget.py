@@ -20,6 +20,8 @@ MOST_GUESSES = 16
 LEAST_SURVIVAL = 1e-6
 """Guesses below are never worth a row."""
 LONGEST_PAUSE_STEPS = 32
+_WORTH_TRYING = 0.98
+"""Of the speed without guesses; a pause would also miss the next good guess."""
 
 
 class StepProfile(NamedTuple):
@@ -114,8 +116,8 @@ def allocate_guesses(chances: Sequence[Sequence[float]], num_guesses: int) -> li
 
 
 def choose_pause_steps(decision: BudgetDecision, last_pause_steps: int) -> int:
-    """Steps without guesses after one with this budget: none while guesses pay, else twice as many
-    as the last time, so that guesses which never pay are hardly ever made."""
-    if decision.tokens_per_s >= decision.plain_tokens_per_s:
+    """Steps without guesses after one with this budget: none while making them pays or costs hardly
+    anything, else twice as many as the last time, so that dear ones which never pay are rare."""
+    if decision.tokens_per_s >= _WORTH_TRYING * decision.plain_tokens_per_s:
         return 0
     return min(max(1, 2 * last_pause_steps), LONGEST_PAUSE_STEPS)

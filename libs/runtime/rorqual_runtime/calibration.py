@@ -1,7 +1,7 @@
 """Measured step times of a model on a machine: one JSON file each, under home/calibration.
 
-`rorqual calibrate` writes it, and so does a prefill instance that finds none; prefill, decode and
-router read it. A part that was not measured is None.
+`rorqual calibrate` writes it, and so does a prefill instance, or a decode instance with a drafter,
+that finds no part for it; prefill, decode and router read it. What was not measured is None.
 """
 
 from __future__ import annotations
@@ -13,10 +13,11 @@ import os
 import platform
 import tempfile
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 _FOLDER = "calibration"
 _CPU_FACTS = Path("/proc/cpuinfo")
@@ -66,6 +67,25 @@ class DecodeTimes(_Part):
         return self.base_s, self.per_request_s, self.per_kv_token_s
 
 
+class VerifyTimes(_Part):
+    """Steps that check guesses, by rows of all sequences together."""
+
+    num_rows: tuple[int, ...] = Field(min_length=1)
+    """Ascending."""
+    step_s: tuple[float, ...] = Field(min_length=1)
+    """Of a step with so many rows."""
+
+    @model_validator(mode="after")
+    def _has_a_time_for_each(self) -> VerifyTimes:
+        if len(self.num_rows) != len(self.step_s):
+            raise ValueError(f"{len(self.num_rows)} row counts, {len(self.step_s)} times")
+        if self.num_rows[0] < 1 or any(a >= b for a, b in pairwise(self.num_rows)):
+            raise ValueError(f"row counts must be ascending from 1 on; got {self.num_rows}")
+        if min(self.step_s) <= 0:
+            raise ValueError(f"times must be > 0; got {self.step_s}")
+        return self
+
+
 class Machine(_Part):
     """What step times depend on besides the model."""
 
@@ -89,6 +109,7 @@ class Calibration(_Part):
     measured_unix_s: float
     prefill: PrefillTimes | None = None
     decode: DecodeTimes | None = None
+    verify: VerifyTimes | None = None
 
 
 def this_machine(device: str, num_threads: int) -> Machine:
@@ -139,7 +160,7 @@ def write_calibration(home: Path, found: Calibration) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     with _locked(path.parent):
         before = _read(path)
-        kept = {name: getattr(before, name, None) for name in ("prefill", "decode")}
+        kept = {name: getattr(before, name, None) for name in ("prefill", "decode", "verify")}
         new = {name: getattr(found, name) or kept[name] for name in kept}
         _replace(path, found.model_copy(update=new).model_dump_json(indent=2) + "\n")
     return path

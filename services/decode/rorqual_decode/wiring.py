@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from rorqual_engine.closing import ClosingVocabulary
@@ -47,9 +48,10 @@ from rorqual_decode.running import WindowToKeep
 from rorqual_decode.service import DecodeService
 from rorqual_decode.settings import DecodeSettings
 from rorqual_decode.speculation import Speculation
+from rorqual_decode.step_profile import calibrated_profile
 from rorqual_decode.step_times import calibrated_step_times
 from rorqual_decode.token_sink import BusTokenSink
-from rorqual_decode.warm_up import measure_steps, warm_up
+from rorqual_decode.warm_up import warm_up
 
 _CLOSE_S = 2.0
 _REGISTER_TIMEOUT_S = 2.0
@@ -91,7 +93,8 @@ async def open_decode(
         with log_duration(log, "kernels warm"):
             await asyncio.to_thread(warm_up, model, cache)
         await asyncio.to_thread(move_to_huge_pages, model.device)
-        speculation = await asyncio.to_thread(_speculation, settings, model, cache, drafter)
+        home = ctx.settings.home
+        speculation = await asyncio.to_thread(_speculation, settings, home, model, cache, drafter)
         instance = await _build(ctx, settings, model, cache, drafter, speculation, stack)
         await _serve(ctx, instance, model)
         ctx.mark_ready()
@@ -116,15 +119,12 @@ def _open_drafter(settings: DecodeSettings, model: CausalModel, cache: PagedKvCa
 
 
 def _speculation(
-    settings: DecodeSettings, model: CausalModel, cache: PagedKvCache, drafter: Drafter
+    settings: DecodeSettings, home: Path, model: CausalModel, cache: PagedKvCache, drafter: Drafter
 ) -> Speculation:
-    """Blocks: times some steps where the schedule needs to know them."""
+    """Blocks where the schedule needs times of steps that nobody has measured yet."""
     if not drafter.num_guesses or settings.guess_schedule == "fixed":
         return Speculation(drafter)
-    most_rows = settings.max_running * (1 + drafter.num_guesses)
-    with log_duration(log, "steps measured"):
-        profile = measure_steps(model, cache, most_rows)
-    log.info("step profile", extra=profile._asdict())
+    profile = calibrated_profile(home, model, cache)
     return Speculation(drafter, settings.guess_schedule, profile)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import count
 
 from rorqual_engine.models import CausalModel
-from rorqual_engine.step_timing import Timing, time_decode, time_prefill
+from rorqual_engine.step_timing import Timing, time_decode, time_prefill, time_verify
 
 
 def _ticking(budget_s: float = 4.0, own_tick_s: float | None = None) -> Timing:
@@ -41,3 +41,12 @@ def test_points_that_no_time_is_left_for_are_not_measured(tiny: CausalModel) -> 
     points = tuple((num, 0) for num in range(1, 20))
     samples = time_prefill(tiny, tiny.new_cache(4), _ticking(budget_s=2.0), points)
     assert 1 <= len(samples) < len(points)
+
+
+def test_checking_steps_are_measured_as_far_as_pages_go(tiny: CausalModel) -> None:
+    cache = tiny.new_cache(1)
+    assert time_verify(tiny, cache, _ticking(1e3)).num_rows == (1, 2, 4, 8, 16, 32, 64, 128)
+    assert cache.num_used == 0
+    profile = time_verify(tiny, tiny.new_cache(12), _ticking(1e3))
+    assert profile.num_rows[-1] == 256
+    assert set(profile.step_s) == {1.0}

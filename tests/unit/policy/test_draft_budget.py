@@ -84,8 +84,10 @@ def test_guesses_that_do_not_pay_are_made_ever_more_rarely():
     profile = StepProfile((1, 8), (1.0, 1.7))
     poor = choose_budget([survivals([0.2])], 1, profile, guessing_s=0.5)
     rich = choose_budget([survivals([1.0])], 1, profile, guessing_s=0.5)
+    cheap = choose_budget([survivals([0.01])], 1, profile, guessing_s=0.01)
     pauses = [0]
     for _ in range(8):
         pauses.append(choose_pause_steps(poor, pauses[-1]))
     assert pauses == [0, 1, 2, 4, 8, 16, 32, 32, 32]
     assert choose_pause_steps(rich, 32) == 0
+    assert choose_pause_steps(cheap, 32) == cheap.num_guesses == 0
