@@ -19,8 +19,8 @@ class DecodeIndex:
     """Setting an instance takes O(log n), finding the candidates too, ties and full ones apart."""
 
     def __init__(self, params: PlacementParams) -> None:
-        """params: only the step time model counts, and it stays as it is."""
-        self._params = params
+        """params: only the step time model counts."""
+        self.params = params
         self._instances: dict[str, DecodeInstance] = {}
         self._heap: list[tuple[float, str]] = []
 
@@ -40,8 +40,16 @@ class DecodeIndex:
         self._instances[instance.instance_id] = instance
         heappush(self._heap, (self._step_s(instance), instance.instance_id))
         if len(self._heap) > _STALE_RATIO * len(self._instances) + 64:
-            self._heap = [(self._step_s(i), i.instance_id) for i in self._instances.values()]
-            heapify(self._heap)
+            self._rebuild()
+
+    def _rebuild(self) -> None:
+        self._heap = [(self._step_s(i), i.instance_id) for i in self._instances.values()]
+        heapify(self._heap)
+
+    def weigh_by(self, params: PlacementParams) -> None:
+        """Another step time model from now on; takes as long as looking at all instances."""
+        self.params = params
+        self._rebuild()
 
     def remove(self, instance_id: str) -> None:
         """It is gone, or takes nothing new."""
@@ -92,4 +100,4 @@ class DecodeIndex:
                 yield entry
 
     def _step_s(self, instance: DecodeInstance) -> float:
-        return estimate_step_s(instance.num_running, instance.kv_tokens, self._params)
+        return estimate_step_s(instance.num_running, instance.kv_tokens, self.params)

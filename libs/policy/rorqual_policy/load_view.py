@@ -14,6 +14,14 @@ class InstanceKey(NamedTuple):
     instance_id: str
 
 
+class DecodeTimes(NamedTuple):
+    """What a decode step takes there, as `PlacementParams` has it."""
+
+    base_s: float
+    per_request_s: float
+    per_kv_token_s: float
+
+
 @dataclass(frozen=True, slots=True)
 class InstanceReport:
     """One load report. Counters that a service does not have stay 0."""
@@ -29,6 +37,8 @@ class InstanceReport:
     num_running: int = 0
     max_running: int = 0
     kv_tokens: int = 0
+    decode_times: DecodeTimes | None = None
+    """None = not measured."""
     queued_tokens: int = 0
     tokens_per_s: float = 0.0
     num_replayed_tokens: int = 0

@@ -6,6 +6,7 @@ from typing import Any
 
 from rorqual_policy import ImageSpan, InstanceReport, PlacementDecision, PlacementRequest
 from rorqual_policy.buckets import Bucket, bucket_number
+from rorqual_policy.load_view import DecodeTimes
 from rorqual_policy.prefill_line import WaitingPrompt
 from rorqual_policy.step_cost import StepCost, checked_cost
 from rorqual_proto.v1.decode_pb2 import FINISH_REASON_ERROR, TokenBatch, TokenDelta
@@ -264,6 +265,16 @@ def placement_to_wire(decision: PlacementDecision) -> PlaceReply:
     )
 
 
+def _decode_times(report: LoadReport) -> DecodeTimes | None:
+    """None where they are not said, or can't be."""
+    if not report.decode.HasField("step_times"):
+        return None
+    times = report.decode.step_times
+    found = DecodeTimes(times.base_s, times.per_request_s, times.per_kv_token_s)
+    is_sound = all(0 <= value < math.inf for value in found) and found.per_request_s > 0
+    return found if is_sound else None
+
+
 def report_from_wire(report: LoadReport) -> InstanceReport:
     return InstanceReport(
         service=report.service,
@@ -277,6 +288,7 @@ def report_from_wire(report: LoadReport) -> InstanceReport:
         num_running=report.decode.num_running,
         max_running=report.decode.max_running,
         kv_tokens=report.decode.kv_tokens,
+        decode_times=_decode_times(report),
         queued_tokens=report.prefill.queued_tokens,
         tokens_per_s=report.prefill.tokens_per_s,
         num_replayed_tokens=report.prefill.num_replayed_tokens,

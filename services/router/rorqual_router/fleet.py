@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from rorqual_policy import (
@@ -25,9 +25,12 @@ from rorqual_policy import (
     observe_report,
 )
 from rorqual_policy.decode_index import DecodeIndex
-from rorqual_policy.load_view import decode_load
+from rorqual_policy.load_view import DecodeTimes, decode_load
 from rorqual_runtime.clock import Clock
 from rorqual_runtime.decision_log import log_decision
+
+_NEW_TIMES = 0.1
+"""Share by which measured decode times differ from those in use before they replace them."""
 
 
 class Fleet:
@@ -177,13 +180,25 @@ class Fleet:
     def _placement_params(self) -> PlacementParams:
         """The settings' parameters with what the fleet says of itself, as of the last report."""
         if self._current_params is None:
-            limits = (report.max_context_tokens for report in self._reports("decode"))
+            reports = list(self._reports("decode"))
+            self._weigh_by([r.decode_times for r in reports if r.decode_times is not None])
             self._current_params = replace(
-                self._placement,
+                self._decodes.params,
                 num_deciders=max(1, self.num_live("router")),
-                max_context_tokens=max(limits, default=0),
+                max_context_tokens=max((r.max_context_tokens for r in reports), default=0),
             )
         return self._current_params
+
+    def _weigh_by(self, measured: Sequence[DecodeTimes]) -> None:
+        """Mean of what the instances measure; small changes are left alone, all are weighed anew
+        for each. Without any measurement what is known already stays."""
+        if not measured:
+            return
+        mean = DecodeTimes(*(sum(times) / len(measured) for times in zip(*measured, strict=True)))
+        known = self._decodes.params
+        before = DecodeTimes(known.base_s, known.per_request_s, known.per_kv_token_s)
+        if any(abs(a - b) > _NEW_TIMES * b for a, b in zip(mean, before, strict=True)):
+            self._decodes.weigh_by(replace(self._placement, **mean._asdict()))
 
     def _reports(self, service: str) -> Iterable[InstanceReport]:
         now_s = self._clock.monotonic_s()

@@ -3,6 +3,7 @@
 import asyncio
 
 from rorqual_policy import InstanceReport, LoadViewParams, PlacementParams, PlacementRequest
+from rorqual_policy.load_view import DecodeTimes
 from rorqual_router.fleet import Fleet
 from rorqual_runtime.clock import ManualClock
 
@@ -86,3 +87,22 @@ async def test_a_placement_counts_until_it_has_settled():
     assert fleet.place(PlacementRequest("r/2", 100, 10)).instance_id == "d1"
     await clock.advance(1.0)
     assert fleet.place(PlacementRequest("r/3", 100, 10)).instance_id == "d0"  # d1 is silent
+
+
+async def test_placement_goes_by_what_decode_steps_take():
+    clock = ManualClock()
+    fleet = fleet_of(clock)
+
+    def say(seq, times):
+        room = {"max_running": 99, "num_total_pages": 9999, "decode_times": times}
+        fleet.on_report(report("decode", "many", seq, num_running=9, **room))
+        fleet.on_report(report("decode", "long", seq, kv_tokens=400_000, num_running=1, **room))
+
+    say(1, None)
+    assert fleet.place(PlacementRequest("r/0", 100, 10)).instance_id == "long"
+    await clock.advance(1.5)
+    say(2, DecodeTimes(0.01, 1e-5, 1e-6))  # here it is the context that costs
+    assert fleet.place(PlacementRequest("r/1", 100, 10)).instance_id == "many"
+    await clock.advance(1.5)
+    say(3, None)
+    assert fleet.place(PlacementRequest("r/2", 100, 10)).instance_id == "many"
