@@ -69,12 +69,14 @@ class ValueEviction:
     ) -> list[int]:
         """Indices of all expired blocks, then of the least valuable ones until num_wanted are
         named; held ones never. Of equal ones the deeper goes, then the one named first."""
-        values = [self.block_value(block, now_unix_s) for block in blocks]
-        expired = [index for index, value in enumerate(values) if value == 0.0]
-        rest = (index for index, value in enumerate(values) if 0.0 < value < math.inf)
+        ranks = [
+            (self.block_value(block, now_unix_s), -block.depth, index)
+            for index, block in enumerate(blocks)
+        ]
+        expired = [index for value, _, index in ranks if value == 0.0]
+        rest = (rank for rank in ranks if 0.0 < rank[0] < math.inf)
         num_more = max(0, num_wanted - len(expired))
-        order = heapq.nsmallest(num_more, rest, key=lambda i: (values[i], -blocks[i].depth, i))
-        return expired + order
+        return expired + [index for _, _, index in heapq.nsmallest(num_more, rest)]
 
     def rank_segments(
         self, segments: Sequence[Sequence[StoredBlock]], *, now_unix_s: float

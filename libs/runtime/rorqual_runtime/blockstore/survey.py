@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import repeat
-from typing import Any, NamedTuple, Protocol
+from itertools import pairwise
+from typing import Any, NamedTuple, Protocol, overload
 
 import numpy as np
 
@@ -56,13 +56,39 @@ class EvictionPolicy(Protocol):
     ) -> int | None: ...
 
 
+class Blocks(Sequence[Candidate]):
+    """Made when they are looked at: thousands of kept ones would have Python look for garbage all
+    the time. (It leaves plain tuples of numbers alone.)"""
+
+    def __init__(self, rows: list[tuple[Any, ...]]) -> None:
+        """rows: the fields of each."""
+        self._rows = rows
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __iter__(self) -> Iterator[Candidate]:
+        return map(Candidate._make, self._rows)
+
+    @overload
+    def __getitem__(self, index: int) -> Candidate: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> Blocks: ...
+
+    def __getitem__(self, index: int | slice) -> Candidate | Blocks:
+        if isinstance(index, slice):
+            return Blocks(self._rows[index])
+        return Candidate._make(self._rows[index])
+
+
 @dataclass(frozen=True, slots=True)
 class Sample:
     """Some neighbouring slots of a segment."""
 
     segment: Segment
     num_slots: int
-    blocks: list[Candidate]
+    blocks: Blocks
 
     @property
     def free_share(self) -> float:
@@ -71,22 +97,21 @@ class Sample:
 
 def survey(segments: Sequence[Segment], max_slots: int, dice: random.Random) -> list[Sample]:
     """Samples of all segments, max_slots in all but at least one each. Raises: OSError."""
-    count = max(1, max_slots // max(1, len(segments)))
-    samples: list[Sample] = []
-    spots: list[tuple[Sample, int]] = []
-    raw = bytearray()
+    most = max(1, max_slots // max(1, len(segments)))
+    raw, slots, counts = bytearray(), list[int](), list[int]()
     for segment in segments:
-        first = dice.randrange(max(1, segment.shape.num_slots - count + 1))
-        raw += segment.raw_entries(first, count)
-        num_slots = len(raw) // ENTRY_BYTES - len(spots)
-        samples.append(Sample(segment, num_slots, []))
-        spots += zip(repeat(samples[-1]), range(first, first + num_slots), strict=False)
-    rows = np.frombuffer(raw, ENTRY_DTYPE)  # all at once: it takes a call a column
-    used = np.nonzero(rows["state"] == SlotState.VALID)[0]
-    for row, *hints in zip(used.tolist(), *_hints(rows[used]), strict=True):
-        sample, slot = spots[row]
-        sample.blocks.append(Candidate(slot, *hints))
-    return samples
+        first = dice.randrange(max(1, segment.shape.num_slots - most + 1))
+        raw += segment.raw_entries(first, most)
+        counts.append(len(raw) // ENTRY_BYTES - len(slots))
+        slots += range(first, first + counts[-1])
+    table = np.frombuffer(raw, ENTRY_DTYPE)  # of all at once: it takes a few calls a column
+    used = np.nonzero(table["state"] == SlotState.VALID)[0]
+    rows = list(zip(np.array(slots, np.int64)[used].tolist(), *_hints(table[used]), strict=True))
+    ends = np.searchsorted(used, np.cumsum(counts)).tolist()
+    return [
+        Sample(segment, count, Blocks(rows[start:end]))
+        for segment, count, (start, end) in zip(segments, counts, pairwise([0, *ends]), strict=True)
+    ]
 
 
 def sample_of(segment: Segment, max_slots: int, dice: random.Random) -> Sample:
