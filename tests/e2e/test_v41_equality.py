@@ -30,6 +30,11 @@ NUM_TOKENS = 12
 UNSEEN = {0, 1, 2, 4090, 4091}
 """Special tokens: they add no text, so no client sees them."""
 NO_WINDOWS = {f"RORQUAL_{service}_WINDOW_KEEP_BYTES": "0" for service in ("PREFILL", "DECODE")}
+GUESSING = {
+    "RORQUAL_DRAFTS": "1",
+    "RORQUAL_DECODE_DRAFTER": "dspark",
+    "RORQUAL_DECODE_GUESS_SCHEDULE": "fixed",
+}
 NOTHING_KEPT = {**NO_WINDOWS, "RORQUAL_PREFILL_STEP_TOKENS": "192"}
 
 
@@ -180,8 +185,9 @@ def _held(fleet: RunningFleet) -> dict[str, list[int]]:
 def test_2p2d_batches_and_replays_are_those_of_the_engine(
     tmp_path: Path, model: CausalModel, prompts: list[list[int]], expected: list[list[int]]
 ) -> None:
-    """No window is kept here: a stored prefix is replayed from one block before its end."""
-    options = {"prefill": 2, "decode": 2, "env": NOTHING_KEPT}
+    """No window is kept here: a stored prefix is replayed from one block before its end. And the
+    draft module guesses, which changes nothing either."""
+    options = {"prefill": 2, "decode": 2, "env": NOTHING_KEPT | GUESSING}
     with (
         running_fleet(tmp_path, model=str(random_v41_dir()), **options) as other,
         connected(other) as client,
@@ -191,6 +197,8 @@ def test_2p2d_batches_and_replays_are_those_of_the_engine(
         assert [answer.output_ids for answer in together] == expected
         _wait_for_blocks(other, sum(len(prompt) // 128 for prompt in prompts))
         again = [client.ask(prompt) for prompt in prompts]
+        loads = other.loads().values()
+    assert sum(load.decode.guessed_tokens_total for load in loads) > len(prompts) * NUM_TOKENS
     stored = [(len(prompt) - 1) // 128 for prompt in prompts]
     assert [answer.num_cached for answer in again] == [max(0, n - 1) * 128 for n in stored]
     assert [answer.output_ids for answer in again] == [
