@@ -8,7 +8,9 @@ pytest=(.venv/bin/python -m pytest)
 (($#)) && exec "${pytest[@]}" "$@"
 
 apart=(tests/unit tests/contract tests/integration)
+workers=$(nproc)
+((workers <= 4)) || workers=4
 failed=0
-"${pytest[@]}" "${apart[@]}" -n logical --maxprocesses 4 --dist loadfile --no-loadscope-reorder || failed=1
+"${pytest[@]}" "${apart[@]}" -n "$workers" --dist loadfile --no-loadscope-reorder || failed=1
 "${pytest[@]}" "${apart[@]/#/--ignore=}" || failed=1
 exit "$failed"
