@@ -47,13 +47,15 @@ class Pooling:
         if self.bias is not None:
             raw[:, self.width :] += self.bias[rows.positions % self.ratio]
         at = rows.entry_places(self.ratio, 1 + self.overlaps)
-        old = rings[at.slots, at.positions % rings.shape[1]]
-        tokens = torch.where(at.is_new[:, :, None], raw[at.rows], old)
+        tokens = raw[at.rows]
+        if len(at.old):
+            old = rings[at.old_slots, at.old_positions % rings.shape[1]]
+            tokens.view(-1, raw.shape[1])[at.old] = old
         kv, gates = torch.split(tokens, self.width, dim=-1)
         if self.overlaps:
             is_missing = (at.positions < 0)[:, :, None]
-            kv = self._overlapped(kv).masked_fill(is_missing, 0)
-            gates = self._overlapped(gates).masked_fill(is_missing, float("-inf"))
+            kv = self._overlapped(kv).masked_fill_(is_missing, 0)
+            gates = self._overlapped(gates).masked_fill_(is_missing, float("-inf"))
         remember(rings, rows, raw)
         pooled: torch.Tensor = (kv * gates.softmax(1)).sum(1)
         return pooled

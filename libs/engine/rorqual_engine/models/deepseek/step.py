@@ -84,10 +84,12 @@ class EntryPlaces:
     """int64 [N, s] of the tokens; below 0 = there is none"""
     rows: torch.Tensor
     """int64 [N, s] the tokens' rows where they are of this pass, else anything in 0..T - 1"""
-    is_new: torch.Tensor
-    """bool [N, s] whether they are of this pass; others are in the rings"""
-    slots: torch.Tensor
-    """int64 [N, 1]"""
+    old: torch.Tensor
+    """int64 [O] those of an earlier pass, in the rings: places among N * s"""
+    old_slots: torch.Tensor
+    """int64 [O]"""
+    old_positions: torch.Tensor
+    """int64 [O]; below 0 = there is none"""
 
 
 @dataclass(frozen=True)
@@ -164,6 +166,7 @@ class Rows:
         positions = first + np.arange(spans * ratio)
         row = tables.firsts[chunk][:, None] + positions - tables.starts[chunk][:, None]
         page = tables.page_starts[chunk] + numbers * ratio // PAGE_TOKENS
+        old = np.flatnonzero(positions < tables.starts[chunk][:, None])
         return EntryPlaces(
             numbers=self._here(numbers),
             sequences=self._here(chunk.astype(np.int32)),
@@ -171,8 +174,9 @@ class Rows:
             last_rows=self._here(entries.last_rows),
             positions=self._here(positions),
             rows=self._here(row.clip(0, len(tables.positions) - 1)),
-            is_new=self._here(positions >= tables.starts[chunk][:, None]),
-            slots=self._here(tables.slots[chunk][:, None]),
+            old=self._here(old),
+            old_slots=self._here(tables.slots[chunk][old // positions.shape[1]]),
+            old_positions=self._here(positions.ravel()[old]),
         )
 
     def ring_places(self, size: int) -> RingPlaces:
