@@ -8,7 +8,7 @@ flag = $(if $(filter-out 0,$($(1))),--$(2) $($(1)))
 UP := --port $(PORT) $(if $(filter-out 0,$(DETACH)),--detach) $(call flag,MODEL,model) \
       $(call flag,PREFILL,prefill) $(call flag,DECODE,decode) $(call flag,VISION,vision) $(call flag,RECIPE,recipe)
 
-.PHONY: chaos guesses train-tiny scores serve stop test test-console test-gpu schemas fuzz lint proto setup vectors vectors-generated bench bench-fleet bench-tensors bench-engine bench-speculation bench-bus bench-recipe bench-model bench-kv kv-trace bench-policy bench-sim bench-balance
+.PHONY: chaos guesses train-tiny scores serve stop test test-console test-gpu schemas fuzz lint proto setup vectors vectors-generated bench bench-fleet bench-tensors bench-engine bench-speculation bench-bus bench-recipe bench-model bench-kv kv-trace bench-policy bench-sim bench-balance bench-experts
 
 serve: $(STAMP)  ## the whole fleet: PORT=8000 DETACH=1 MODEL=dir PREFILL=n DECODE=n VISION=n RECIPE=n
 	@$(BIN)/rorqual up $(UP)
@@ -61,7 +61,7 @@ setup: $(STAMP)
 
 bench: bench-tensors bench-bus bench-engine bench-model bench-recipe bench-fleet
 
-bench-fleet bench-tensors bench-engine bench-bus bench-model bench-speculation: bench-%: $(STAMP)
+bench-fleet bench-tensors bench-engine bench-bus bench-model bench-speculation bench-experts: bench-%: $(STAMP)
 	@$(BIN)/python -m bench.bench_$* $(ARGS)
 
 bench-balance: $(STAMP)  ## three prefill processes, one slowed: nobody idle while work waits, short prompts behind long ones

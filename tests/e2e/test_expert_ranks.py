@@ -20,7 +20,7 @@ from rorqual_engine.runner import BareEngine, GenerationParams
 from tests.e2e.test_v41_equality import MODEL, NUM_TOKENS, Client, seen
 from tests.support.fleet import RunningFleet, running_fleet
 from tests.support.model import random_v41_dir
-from tests.support.waiting import WAIT_S
+from tests.support.waiting import WAIT_S, until_blocking
 
 LENGTHS = (1, 100, 150, 515)
 UP_TO_A_WINDOW = slice(2)
@@ -29,7 +29,8 @@ UP_TO_A_WINDOW = slice(2)
 
 @pytest.fixture(scope="module")
 def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningFleet]:
-    options = {"restart": True, "env": {"RORQUAL_EXPERT_RANKS": "2"}}
+    env = {"RORQUAL_EXPERT_RANKS": "2", "RORQUAL_EXPERT_INTERVAL_S": "3"}
+    options = {"restart": True, "env": env}
     home = tmp_path_factory.mktemp("ranks")
     with running_fleet(home, model=str(random_v41_dir()), **options) as running:
         yield running
@@ -79,6 +80,7 @@ def test_two_ranks_say_what_one_says(
         assert "experts are shared" in fleet.log(name)
     for prompt, tokens in zip(prompts, expected, strict=True):
         assert _ask_all(fleet, [prompt]) == [tokens]
+    until_blocking(lambda: "experts re-placed" in fleet.log("prefill-1"))
     assert _ask_all(fleet, prompts) == expected
 
 
