@@ -151,6 +151,7 @@ def open_model(
         size=ranks.size,
         timeout_s=ranks.timeout_s,
     )
+    job.tables()  # a bad file is told of before anything starts
     with _joined(job, devices, on_lost) as (workers, exchange):
         options = replace(options, group=job.group(exchange))
         model = load_model(model_dir, device=job.device, dtype=dtype, options=options)

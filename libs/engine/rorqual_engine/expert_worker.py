@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, BinaryIO
 from rorqual_policy.expert_placement import Cards
 
 if TYPE_CHECKING:  # torch comes after the threads are settled
-    from rorqual_engine.parallel import ExpertGroup, ProcessExchange
+    from rorqual_engine.parallel import ExpertGroup, ExpertPlacement, ProcessExchange
 
 
 @dataclass(frozen=True)
@@ -45,14 +45,19 @@ class WorkerJob:
     def from_json(cls, text: str) -> WorkerJob:
         return cls(**loads(text))
 
+    def tables(self) -> dict[int, ExpertPlacement]:
+        """Those to start with. Raises: BadPlacement."""
+        from rorqual_engine.parallel.placement import read_placements
+
+        return read_placements(Path(self.placement)) if self.placement else {}
+
     def group(self, exchange: ProcessExchange) -> ExpertGroup:
         """Rank 0's alike: it alone has rows. Raises: BadPlacement."""
         from rorqual_engine.parallel import ExpertGroup
-        from rorqual_engine.parallel.placement import read_placements
         from rorqual_engine.parallel.split import SplitBy
 
-        tables = read_placements(Path(self.placement)) if self.placement else {}
-        return ExpertGroup(exchange, tables, self.num_redundant, self.num_nodes, SplitBy.OWN)
+        redundant, nodes = self.num_redundant, self.num_nodes
+        return ExpertGroup(exchange, self.tables(), redundant, nodes, SplitBy.OWN)
 
 
 STEP = b"s"
