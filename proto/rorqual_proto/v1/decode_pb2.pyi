@@ -124,3 +124,21 @@ class ResendReply(_message.Message):
     delta: TokenDelta
     error: _error_pb2.ErrorInfo
     def __init__(self, delta: _Optional[_Union[TokenDelta, _Mapping]] = ..., error: _Optional[_Union[_error_pb2.ErrorInfo, _Mapping]] = ...) -> None: ...
+
+class BlockReadRequest(_message.Message):
+    __slots__ = ("model_fingerprint", "packed_keys")
+    MODEL_FINGERPRINT_FIELD_NUMBER: _ClassVar[int]
+    PACKED_KEYS_FIELD_NUMBER: _ClassVar[int]
+    model_fingerprint: str
+    packed_keys: bytes
+    def __init__(self, model_fingerprint: _Optional[str] = ..., packed_keys: _Optional[bytes] = ...) -> None: ...
+
+class BlockReadReply(_message.Message):
+    __slots__ = ("blocks", "error", "is_read")
+    BLOCKS_FIELD_NUMBER: _ClassVar[int]
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    IS_READ_FIELD_NUMBER: _ClassVar[int]
+    blocks: _tensor_pb2.TensorTicket
+    error: _error_pb2.ErrorInfo
+    is_read: bytes
+    def __init__(self, blocks: _Optional[_Union[_tensor_pb2.TensorTicket, _Mapping]] = ..., error: _Optional[_Union[_error_pb2.ErrorInfo, _Mapping]] = ..., is_read: _Optional[bytes] = ...) -> None: ...

@@ -7,7 +7,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class LoadReport(_message.Message):
-    __slots__ = ("service", "instance_id", "incarnation", "seq", "sent_unix_s", "draining", "num_active_requests", "num_held_leases", "num_used_pages", "num_total_pages", "num_used_windows", "num_total_windows", "prefill", "decode", "router", "recipe", "vision", "kvmeta", "hit_path", "model_fingerprint", "max_context_tokens", "experts")
+    __slots__ = ("service", "instance_id", "incarnation", "seq", "sent_unix_s", "draining", "num_active_requests", "num_held_leases", "num_used_pages", "num_total_pages", "num_used_windows", "num_total_windows", "prefill", "decode", "router", "recipe", "vision", "kvmeta", "hit_path", "relay", "model_fingerprint", "max_context_tokens", "experts")
     SERVICE_FIELD_NUMBER: _ClassVar[int]
     INSTANCE_ID_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
@@ -27,6 +27,7 @@ class LoadReport(_message.Message):
     VISION_FIELD_NUMBER: _ClassVar[int]
     KVMETA_FIELD_NUMBER: _ClassVar[int]
     HIT_PATH_FIELD_NUMBER: _ClassVar[int]
+    RELAY_FIELD_NUMBER: _ClassVar[int]
     MODEL_FINGERPRINT_FIELD_NUMBER: _ClassVar[int]
     MAX_CONTEXT_TOKENS_FIELD_NUMBER: _ClassVar[int]
     EXPERTS_FIELD_NUMBER: _ClassVar[int]
@@ -49,10 +50,23 @@ class LoadReport(_message.Message):
     vision: VisionLoad
     kvmeta: KvmetaLoad
     hit_path: HitPathLoad
+    relay: RelayLoad
     model_fingerprint: str
     max_context_tokens: int
     experts: ExpertLoad
-    def __init__(self, service: _Optional[str] = ..., instance_id: _Optional[str] = ..., incarnation: _Optional[int] = ..., seq: _Optional[int] = ..., sent_unix_s: _Optional[float] = ..., draining: _Optional[bool] = ..., num_active_requests: _Optional[int] = ..., num_held_leases: _Optional[int] = ..., num_used_pages: _Optional[int] = ..., num_total_pages: _Optional[int] = ..., num_used_windows: _Optional[int] = ..., num_total_windows: _Optional[int] = ..., prefill: _Optional[_Union[PrefillLoad, _Mapping]] = ..., decode: _Optional[_Union[DecodeLoad, _Mapping]] = ..., router: _Optional[_Union[RouterLoad, _Mapping]] = ..., recipe: _Optional[_Union[RecipeLoad, _Mapping]] = ..., vision: _Optional[_Union[VisionLoad, _Mapping]] = ..., kvmeta: _Optional[_Union[KvmetaLoad, _Mapping]] = ..., hit_path: _Optional[_Union[HitPathLoad, _Mapping]] = ..., model_fingerprint: _Optional[str] = ..., max_context_tokens: _Optional[int] = ..., experts: _Optional[_Union[ExpertLoad, _Mapping]] = ...) -> None: ...
+    def __init__(self, service: _Optional[str] = ..., instance_id: _Optional[str] = ..., incarnation: _Optional[int] = ..., seq: _Optional[int] = ..., sent_unix_s: _Optional[float] = ..., draining: _Optional[bool] = ..., num_active_requests: _Optional[int] = ..., num_held_leases: _Optional[int] = ..., num_used_pages: _Optional[int] = ..., num_total_pages: _Optional[int] = ..., num_used_windows: _Optional[int] = ..., num_total_windows: _Optional[int] = ..., prefill: _Optional[_Union[PrefillLoad, _Mapping]] = ..., decode: _Optional[_Union[DecodeLoad, _Mapping]] = ..., router: _Optional[_Union[RouterLoad, _Mapping]] = ..., recipe: _Optional[_Union[RecipeLoad, _Mapping]] = ..., vision: _Optional[_Union[VisionLoad, _Mapping]] = ..., kvmeta: _Optional[_Union[KvmetaLoad, _Mapping]] = ..., hit_path: _Optional[_Union[HitPathLoad, _Mapping]] = ..., relay: _Optional[_Union[RelayLoad, _Mapping]] = ..., model_fingerprint: _Optional[str] = ..., max_context_tokens: _Optional[int] = ..., experts: _Optional[_Union[ExpertLoad, _Mapping]] = ...) -> None: ...
+
+class RelayLoad(_message.Message):
+    __slots__ = ("host_id", "queued_bytes", "bytes_per_s", "relayed_blocks_total")
+    HOST_ID_FIELD_NUMBER: _ClassVar[int]
+    QUEUED_BYTES_FIELD_NUMBER: _ClassVar[int]
+    BYTES_PER_S_FIELD_NUMBER: _ClassVar[int]
+    RELAYED_BLOCKS_TOTAL_FIELD_NUMBER: _ClassVar[int]
+    host_id: str
+    queued_bytes: int
+    bytes_per_s: float
+    relayed_blocks_total: int
+    def __init__(self, host_id: _Optional[str] = ..., queued_bytes: _Optional[int] = ..., bytes_per_s: _Optional[float] = ..., relayed_blocks_total: _Optional[int] = ...) -> None: ...
 
 class ExpertLoad(_message.Message):
     __slots__ = ("rows_total", "hottest", "imbalance", "moved_slots_total")
@@ -105,7 +119,7 @@ class PrefillLoad(_message.Message):
     def __init__(self, queued_tokens: _Optional[int] = ..., tokens_per_s: _Optional[float] = ..., num_replayed_tokens: _Optional[int] = ...) -> None: ...
 
 class HitPathLoad(_message.Message):
-    __slots__ = ("prompts_total", "hits_total", "hit_blocks_total", "hit_wait_s_total", "fetched_blocks_total", "fetched_bytes_total", "fetch_s_total", "host_blocks_total", "left_out_blocks_total", "late_blocks_total", "swapped_blocks_total", "swap_s_total")
+    __slots__ = ("prompts_total", "hits_total", "hit_blocks_total", "hit_wait_s_total", "fetched_blocks_total", "fetched_bytes_total", "fetch_s_total", "host_blocks_total", "left_out_blocks_total", "late_blocks_total", "swapped_blocks_total", "swap_s_total", "relayed_blocks_total")
     PROMPTS_TOTAL_FIELD_NUMBER: _ClassVar[int]
     HITS_TOTAL_FIELD_NUMBER: _ClassVar[int]
     HIT_BLOCKS_TOTAL_FIELD_NUMBER: _ClassVar[int]
@@ -118,6 +132,7 @@ class HitPathLoad(_message.Message):
     LATE_BLOCKS_TOTAL_FIELD_NUMBER: _ClassVar[int]
     SWAPPED_BLOCKS_TOTAL_FIELD_NUMBER: _ClassVar[int]
     SWAP_S_TOTAL_FIELD_NUMBER: _ClassVar[int]
+    RELAYED_BLOCKS_TOTAL_FIELD_NUMBER: _ClassVar[int]
     prompts_total: int
     hits_total: int
     hit_blocks_total: int
@@ -130,7 +145,8 @@ class HitPathLoad(_message.Message):
     late_blocks_total: int
     swapped_blocks_total: int
     swap_s_total: float
-    def __init__(self, prompts_total: _Optional[int] = ..., hits_total: _Optional[int] = ..., hit_blocks_total: _Optional[int] = ..., hit_wait_s_total: _Optional[float] = ..., fetched_blocks_total: _Optional[int] = ..., fetched_bytes_total: _Optional[int] = ..., fetch_s_total: _Optional[float] = ..., host_blocks_total: _Optional[int] = ..., left_out_blocks_total: _Optional[int] = ..., late_blocks_total: _Optional[int] = ..., swapped_blocks_total: _Optional[int] = ..., swap_s_total: _Optional[float] = ...) -> None: ...
+    relayed_blocks_total: int
+    def __init__(self, prompts_total: _Optional[int] = ..., hits_total: _Optional[int] = ..., hit_blocks_total: _Optional[int] = ..., hit_wait_s_total: _Optional[float] = ..., fetched_blocks_total: _Optional[int] = ..., fetched_bytes_total: _Optional[int] = ..., fetch_s_total: _Optional[float] = ..., host_blocks_total: _Optional[int] = ..., left_out_blocks_total: _Optional[int] = ..., late_blocks_total: _Optional[int] = ..., swapped_blocks_total: _Optional[int] = ..., swap_s_total: _Optional[float] = ..., relayed_blocks_total: _Optional[int] = ...) -> None: ...
 
 class DecodeLoad(_message.Message):
     __slots__ = ("num_running", "max_running", "kv_tokens", "num_reserved_pages", "step_s", "guess_rounds_total", "guessed_tokens_total", "taken_guesses_total", "step_times")

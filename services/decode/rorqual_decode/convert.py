@@ -27,7 +27,7 @@ from rorqual_decode.generation import (
     SamplingSpec,
     TokenScores,
 )
-from rorqual_decode.load_facts import EngineFacts, LoadFacts
+from rorqual_decode.load_facts import EngineFacts, LoadFacts, RelayFacts
 from rorqual_decode.publisher import Slice
 
 HandoverMessage = decode_pb2.HandoverRequest
@@ -39,6 +39,8 @@ CompileReplyMessage = grammar_pb2.CompileReply
 RegisterReplyMessage = kvmeta_pb2.RegisterBlocksReply
 DropMessage = kvmeta_pb2.DropBlocksRequest
 HoldMessage = kvmeta_pb2.HoldBlocksRequest
+BlockReadMessage = decode_pb2.BlockReadRequest
+BlockReadReplyMessage = decode_pb2.BlockReadReply
 
 STORE_NAME = "local"
 
@@ -204,12 +206,27 @@ def is_chat(traffic_class: int) -> bool:
 
 
 def named_keys(
-    message: kvmeta_pb2.DropBlocksRequest | kvmeta_pb2.HoldBlocksRequest,
+    message: kvmeta_pb2.DropBlocksRequest
+    | kvmeta_pb2.HoldBlocksRequest
+    | decode_pb2.BlockReadRequest,
 ) -> list[bytes]:
     """Keys of the blocks that it is about; a torn one is left out."""
     packed = message.packed_keys
     ends = range(KEY_BYTES, len(packed) + 1, KEY_BYTES)
     return [packed[end - KEY_BYTES : end] for end in ends]
+
+
+def blocks_to_wire(ticket: Any, is_read: Sequence[bool]) -> decode_pb2.BlockReadReply:
+    """The blocks' rows, and which of them hold one."""
+    return decode_pb2.BlockReadReply(blocks=ticket, is_read=bytes(is_read))
+
+
+def fill_relay(report: load_pb2.LoadReport, facts: RelayFacts) -> None:
+    """What those choose by who might ask to have blocks read."""
+    report.relay.host_id = facts.host_id
+    report.relay.queued_bytes = facts.queued_bytes
+    report.relay.bytes_per_s = facts.bytes_per_s
+    report.relay.relayed_blocks_total = facts.num_blocks
 
 
 def registration_to_wire(

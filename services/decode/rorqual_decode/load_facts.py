@@ -35,3 +35,15 @@ class EngineFacts:
     model_fingerprint: str
     max_context_tokens: int
     experts: Sequence[ExpertLoad] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class RelayFacts:
+    """What those choose by who might ask to have stored blocks read."""
+
+    host_id: str
+    queued_bytes: int
+    bytes_per_s: float
+    """As measured lately; 0 = not."""
+    num_blocks: int
+    """Read for others since start."""

@@ -44,6 +44,7 @@ from rorqual_decode.engine_thread import DecodeEngine
 from rorqual_decode.load_facts import EngineFacts
 from rorqual_decode.publisher import TokenPublisher
 from rorqual_decode.registrar import BlockRegistrar
+from rorqual_decode.relay import BlockRelay
 from rorqual_decode.running import WindowToKeep
 from rorqual_decode.service import DecodeService
 from rorqual_decode.settings import DecodeSettings
@@ -70,6 +71,7 @@ class DecodeInstance:
     writer: BlockWriter
     registrar: BlockRegistrar
     publisher: TokenPublisher
+    relay: BlockRelay
 
     async def drain(self, timeout_s: float) -> None:
         """See `DecodeService.drain`."""
@@ -145,7 +147,8 @@ async def _build(
         max_backlog=settings.register_backlog_blocks,
     )
     on_stored = partial(_post, loop, registrar.add)
-    writer = await _open_writer(ctx, settings, model, cache, on_stored, stack)
+    store = await _open_store(ctx, settings, model, stack)
+    writer = _open_writer(settings, model, cache, store, on_stored, stack)
     publisher = TokenPublisher(BusTokenSink(ctx.bus, ctx.instance_id, ctx.incarnation))
     admitter = Admitter(
         model,
@@ -186,18 +189,14 @@ async def _build(
     )
     engine.start()
     stack.push_async_callback(asyncio.to_thread, engine.close)
-    return DecodeInstance(service, engine, cache, writer, registrar, publisher)
+    relay = BlockRelay(ctx, store, model.fingerprint, model.kv_layout.page_bytes)
+    return DecodeInstance(service, engine, cache, writer, registrar, publisher, relay)
 
 
-async def _open_writer(
-    ctx: ServiceContext,
-    settings: DecodeSettings,
-    model: CausalModel,
-    cache: PagedKvCache,
-    on_stored: Callable[[StoredBlock], None],
-    stack: AsyncExitStack,
-) -> BlockWriter:
-    """The store and who writes to it."""
+async def _open_store(
+    ctx: ServiceContext, settings: DecodeSettings, model: CausalModel, stack: AsyncExitStack
+) -> BlockStoreBackend:
+    """The store, told what to drop."""
     notices = ForgetNotices(ctx.bus)
     ctx.track(notices.run())
     store = await stack.enter_async_context(
@@ -219,6 +218,18 @@ async def _open_writer(
         partial(_on_hold, store),
         queue=f"store-{store.identity}",
     )
+    return store
+
+
+def _open_writer(
+    settings: DecodeSettings,
+    model: CausalModel,
+    cache: PagedKvCache,
+    store: BlockStoreBackend,
+    on_stored: Callable[[StoredBlock], None],
+    stack: AsyncExitStack,
+) -> BlockWriter:
+    """Who writes to the store."""
     writer = BlockWriter(
         store,
         fingerprint=model.fingerprint,
@@ -240,11 +251,8 @@ async def _serve(ctx: ServiceContext, instance: DecodeInstance, model: CausalMod
     ctx.track(instance.registrar.run())
     ctx.track(service.sweep_forever())
     bus.connection.on_reconnect(service.on_reconnect)
-    ctx.report_load(
-        lambda report: convert.fill_load(
-            report, service.load_facts(), _engine_facts(model, instance.cache)
-        )
-    )
+    ctx.report_load(partial(_fill_load, instance, model))
+    await instance.relay.serve()
     await bus.subscribe(subjects.cancel(), convert.CancelMessage, service.on_cancel)
     await bus.serve(
         subjects.decode_resend(ctx.instance_id),
@@ -266,6 +274,12 @@ def _keep_window(windows: WindowExchange, model: CausalModel, window: WindowToKe
     saved_tokens = model.num_replayed(window.num_tokens)
     is_replayed = window.provenance is Provenance.REPLAYED
     windows.keep(window.key, KeptWindow(window.snapshot, is_replayed, saved_tokens))
+
+
+def _fill_load(instance: DecodeInstance, model: CausalModel, report: Any) -> None:
+    facts = instance.service.load_facts()
+    convert.fill_load(report, facts, _engine_facts(model, instance.cache))
+    convert.fill_relay(report, instance.relay.facts())
 
 
 def _engine_facts(model: CausalModel, cache: PagedKvCache) -> EngineFacts:

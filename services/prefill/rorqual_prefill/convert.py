@@ -38,6 +38,8 @@ CancelMessage = router_pb2.CancelRequest
 PlaceReplyMessage = router_pb2.PlaceReply
 HandoverReplyMessage = decode_pb2.HandoverReply
 VisionReplyMessage = vision_pb2.VisionEncodeReply
+BlockReadReplyMessage = decode_pb2.BlockReadReply
+LoadMessage = load_pb2.LoadReport
 
 
 def job_from_wire(wire: prefill_pb2.PrefillJob) -> Job:
@@ -290,3 +292,31 @@ def fill_load(report: load_pb2.LoadReport, facts: LoadFacts) -> None:
     report.prefill.num_replayed_tokens = facts.num_replayed_tokens
     report.hit_path.CopyFrom(load_pb2.HitPathLoad(**asdict(facts.hit_counts)))
     fill_expert_load(report, facts.experts)
+
+
+@dataclass(frozen=True, slots=True)
+class RelayFacts:
+    """What a decode instance says of its reading for others."""
+
+    host_id: str
+    queued_bytes: int
+    bytes_per_s: float
+    """0 = not measured lately."""
+
+
+def relay_from_wire(report: load_pb2.LoadReport, fingerprint: str) -> RelayFacts | None:
+    """None when it reads nothing for us: another model, leaving, or not said."""
+    relay = report.relay
+    if report.model_fingerprint != fingerprint or report.draining or not relay.host_id:
+        return None
+    return RelayFacts(relay.host_id, relay.queued_bytes, relay.bytes_per_s)
+
+
+def block_read_to_wire(fingerprint: str, keys: Iterable[bytes]) -> decode_pb2.BlockReadRequest:
+    """Ask a decode instance for stored blocks."""
+    return decode_pb2.BlockReadRequest(model_fingerprint=fingerprint, packed_keys=b"".join(keys))
+
+
+def read_from_wire(reply: decode_pb2.BlockReadReply) -> list[bool]:
+    """Which of the blocks it has."""
+    return [bool(byte) for byte in reply.is_read]

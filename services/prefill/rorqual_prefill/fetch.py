@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
@@ -14,6 +13,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from opentelemetry.trace import Tracer
 from rorqual_policy.prefix_fetch import (
+    FetchChoice,
     FetchSource,
     ReadRate,
     StoredPrefix,
@@ -51,6 +51,18 @@ class BlockSource(Protocol):
     def num_stored(self, fingerprint: str, keys: Sequence[bytes]) -> int: ...
 
     def get_many(self, fingerprint: str, wanted: Sequence[tuple[bytes, Any]]) -> list[bool]: ...
+
+
+class OtherReaders(Protocol):
+    """Instances that would read stored blocks for this one."""
+
+    def sources(self, own_bytes_per_s: float) -> list[FetchSource]:
+        """Who could be asked now."""
+        ...
+
+    async def read(self, name: str, wanted: Sequence[tuple[bytes, np.ndarray]]) -> list[bool]:
+        """Fill the arrays with the blocks of these keys; which of them could be had."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +127,7 @@ class BlockFetcher:
         store: BlockSource,
         host: HostBlocks,
         engine: EngineView,
+        others: OtherReaders,
         counts: HitCounts,
         *,
         fingerprint: str,
@@ -123,6 +136,8 @@ class BlockFetcher:
     ) -> None:
         self._store, self._host, self._engine, self._counts = store, host, engine, counts
         self._fingerprint, self._clock, self._tracer = fingerprint, clock, tracer
+        self._others = others
+        self._reading: set[asyncio.Task[list[bool]]] = set()
         self._line = ReadLine(host, NUM_READERS)
         self._rate = ReadRate()
         self._queued_bytes = 0
@@ -195,10 +210,11 @@ class BlockFetcher:
         try:
             with self._tracer.start_as_current_span("prefill.fetch_kv") as span:
                 await self._look_up(fetch)
-                num_wanted = self._choose(fetch, num_prompt_tokens)
+                choice = self._choose(fetch, num_prompt_tokens)
                 span.set_attribute("rorqual.kv.stored_blocks", fetch.num_stored)
-                span.set_attribute("rorqual.kv.wanted_blocks", num_wanted)
-                await self._read_all(fetch, num_wanted)
+                span.set_attribute("rorqual.kv.wanted_blocks", choice.num_blocks)
+                span.set_attribute("rorqual.kv.source", choice.source)
+                await self._read_all(fetch, choice)
         except Exception:
             log.exception("a fetch has failed")
         await fetch.groups.put(None)
@@ -214,32 +230,39 @@ class BlockFetcher:
         looking = asyncio.get_running_loop().run_in_executor(self._lookups, look_up)
         fetch.num_stored, fetch.missing = await looking
 
-    async def _read_all(self, fetch: Fetch, num_wanted: int) -> None:
-        for first in range(0, num_wanted, self.group_blocks):
-            wanted = fetch.versions(first, min(num_wanted, first + self.group_blocks))
-            blocks, fetch.corrupt = await self._read(fetch.place, wanted)
+    async def _read_all(self, fetch: Fetch, choice: FetchChoice) -> None:
+        for first in range(0, choice.num_blocks, self.group_blocks):
+            wanted = fetch.versions(first, min(choice.num_blocks, first + self.group_blocks))
+            blocks, failed = await self._read(fetch.place, wanted, choice.source)
             if blocks:
                 await self._hand_out(fetch, Group(first, blocks))
-            if fetch.corrupt:
+            if failed:
+                fetch.corrupt = await self._gone(failed)
                 return
 
-    def _choose(self, fetch: Fetch, num_prompt_tokens: int) -> int:
-        """How many of the stored blocks to read."""
+    async def _gone(self, keys: Sequence[bytes]) -> list[bytes]:
+        """Those that the store has no more: it removes what it finds damaged."""
+
+        def look_up() -> list[bytes]:
+            return [key for key in keys if not self._store.has(self._fingerprint, key)]
+
+        return await asyncio.get_running_loop().run_in_executor(self._lookups, look_up)
+
+    def _choose(self, fetch: Fetch, num_prompt_tokens: int) -> FetchChoice:
+        """How many of the stored blocks to read, and from whom."""
         stored = fetch.versions(0, fetch.num_stored)
         num_unread = sum(not self._host.holds(version) for version in stored)
         prefix = StoredPrefix(
             fetch.num_stored, num_unread * self._host.block_bytes, num_prompt_tokens
         )
-        sources = [
-            FetchSource(
-                OWN_STORE, bytes_per_s(self._rate, self._clock.monotonic_s()), self._queued_bytes
-            )
-        ]
+        own_rate = bytes_per_s(self._rate, self._clock.monotonic_s())
+        own = FetchSource(OWN_STORE, own_rate, self._queued_bytes)
+        sources = [own, *self._others.sources(own_rate)]
         cost, wait_s = self._engine.cost(), self._engine.wait_s()
         choice = choose_fetch(prefix, sources, cost, wait_s)
         log_decision("fetch", (prefix, sources, cost, wait_s), choice)
         self._counts.left_out_blocks_total += fetch.num_stored - choice.num_blocks
-        return choice.num_blocks
+        return choice
 
     async def _hand_out(self, fetch: Fetch, group: Group) -> None:
         try:
@@ -249,7 +272,7 @@ class BlockFetcher:
             raise
 
     async def _read(
-        self, place: Place, wanted: Sequence[BlockVersion]
+        self, place: Place, wanted: Sequence[BlockVersion], source: str
     ) -> tuple[list[HostBlock], list[bytes]]:
         """The verified blocks before the first that could not be read, for the caller to release;
         and the keys of those that could not.
@@ -258,7 +281,7 @@ class BlockFetcher:
         """
         turn = await self._line.turn(place, wanted)
         self._counts.host_blocks_total += len(turn.blocks) - len(turn.to_fill)
-        self._start_read(turn.to_fill)
+        self._start_read(turn.to_fill, source)
         try:
             is_read = [await asyncio.shield(block.filled) for block in turn.blocks]
         except asyncio.CancelledError:
@@ -269,34 +292,54 @@ class BlockFetcher:
         failed = [version.key for version, ok in zip(wanted, is_read, strict=True) if not ok]
         return turn.blocks[:num_read], failed
 
-    def _start_read(self, blocks: list[HostBlock]) -> None:
+    def _start_read(self, blocks: list[HostBlock], source: str) -> None:
         if not blocks:
             self._line.end()
             return
         for block in blocks:
             block.num_users += 1  # the reader, who may outlive the fetch
-        self._queued_bytes += len(blocks) * self._host.block_bytes
-        wanted = [(block.version.key, block.array) for block in blocks if block.version]
-        reading = asyncio.get_running_loop().run_in_executor(self._readers, self._get, wanted)
+        reading = asyncio.get_running_loop().create_task(self._fill(blocks, source))
+        self._reading.add(reading)
         reading.add_done_callback(partial(self._on_read, blocks))
+
+    async def _fill(self, blocks: list[HostBlock], source: str) -> list[bool]:
+        """Which of the blocks are in their memory now; what the source has not, the own store may
+        have."""
+        wanted = [(block.version.key, block.array) for block in blocks if block.version]
+        if source == OWN_STORE:
+            return await self._read_own(wanted)
+        is_read = await self._others.read(source, wanted)
+        self._counts.relayed_blocks_total += sum(is_read)
+        rest = [pair for pair, ok in zip(wanted, is_read, strict=True) if not ok]
+        of_rest = iter(await self._read_own(rest) if rest else [])
+        return [ok or next(of_rest) for ok in is_read]
+
+    async def _read_own(self, wanted: Sequence[tuple[bytes, np.ndarray]]) -> list[bool]:
+        num_bytes = len(wanted) * self._host.block_bytes
+        self._queued_bytes += num_bytes
+        reading = asyncio.get_running_loop().run_in_executor(self._readers, self._get, wanted)
+        try:
+            is_read, took_s = await reading
+        finally:
+            self._queued_bytes -= num_bytes
+        self._rate = observe_read(self._rate, num_bytes, took_s, self._clock.monotonic_s())
+        self._counts.fetched_blocks_total += sum(is_read)
+        self._counts.fetched_bytes_total += num_bytes
+        self._counts.fetch_s_total += took_s
+        return is_read
 
     def _get(self, wanted: Sequence[tuple[bytes, np.ndarray]]) -> tuple[list[bool], float]:
         began_s = self._clock.monotonic_s()
         is_read = self._store.get_many(self._fingerprint, wanted)
         return is_read, self._clock.monotonic_s() - began_s
 
-    def _on_read(
-        self, blocks: list[HostBlock], reading: asyncio.Future[tuple[list[bool], float]]
-    ) -> None:
-        is_read, took_s = [False] * len(blocks), 0.0
-        with contextlib.suppress(asyncio.CancelledError, Exception):
-            is_read, took_s = reading.result()
-        num_bytes = len(blocks) * self._host.block_bytes
-        self._queued_bytes -= num_bytes
-        self._rate = observe_read(self._rate, num_bytes, took_s, self._clock.monotonic_s())
-        self._counts.fetched_blocks_total += sum(is_read)
-        self._counts.fetched_bytes_total += num_bytes
-        self._counts.fetch_s_total += took_s
+    def _on_read(self, blocks: list[HostBlock], reading: asyncio.Task[list[bool]]) -> None:
+        self._reading.discard(reading)
+        is_read = [False] * len(blocks)
+        if not reading.cancelled() and (error := reading.exception()) is not None:
+            log.error("blocks could not be read", exc_info=error)
+        elif not reading.cancelled():
+            is_read = reading.result()
         for block, ok in zip(blocks, is_read, strict=True):
             self._host.note_filled(block, ok)
         self._host.release(blocks)

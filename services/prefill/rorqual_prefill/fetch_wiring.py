@@ -16,6 +16,7 @@ from rorqual_prefill.compute import PrefillEngine
 from rorqual_prefill.fetch import BlockFetcher, EngineView
 from rorqual_prefill.hit_counts import HitCounts
 from rorqual_prefill.host_blocks import MIN_HOST_BLOCKS, HostBlocks
+from rorqual_prefill.relays import Relays
 from rorqual_prefill.service import ActiveJob
 from rorqual_prefill.settings import PrefillSettings
 
@@ -47,10 +48,13 @@ async def open_fetcher(
         block_bytes,
         is_page_locked=model.device.type == "cuda",
     )
+    relays = Relays(ctx, model.fingerprint, block_bytes)
+    await relays.listen()
     fetcher = BlockFetcher(
         store,
         host,
         EngineView(lambda: engine.cost, engine.wait_s),
+        relays,
         counts,
         fingerprint=model.fingerprint,
         clock=ctx.clock,

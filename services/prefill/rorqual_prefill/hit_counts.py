@@ -21,3 +21,4 @@ class HitCounts:
     late_blocks_total: int = 0
     swapped_blocks_total: int = 0
     swap_s_total: float = 0.0
+    relayed_blocks_total: int = 0

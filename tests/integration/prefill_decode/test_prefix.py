@@ -6,6 +6,7 @@ import itertools
 import threading
 
 from rorqual_policy.blocks import block_keys
+from rorqual_policy.prefix_fetch import FetchChoice
 from rorqual_prefill import fetch
 from rorqual_proto.v1 import kvmeta_pb2
 from rorqual_runtime import subjects
@@ -127,6 +128,32 @@ async def test_blocks_that_do_not_come_in_time_are_computed(
         assert fleet.prefill[0][1].counts.late_blocks_total == 7
         assert around.forgotten == []
         hang.set()
+        await fleet.nothing_held()
+
+
+async def test_a_decode_instance_reads_blocks_for_prefill(
+    runtime_settings, tiny_model, tiny_dir, bare, monkeypatch
+):
+    """Whoever is chosen, also one that has gone: then the own store is read."""
+    token_ids, reader = prompt(2000), ["decode-0"]
+
+    def choose(prefix, sources, cost, wait_s):
+        return FetchChoice(prefix.num_blocks, reader[0], 0.0, "the test says so")
+
+    monkeypatch.setattr(fetch, "choose_fetch", choose)
+    little = {"host_blocks_bytes": 1}  # so that the second time all is read again
+    async with running_fleet(runtime_settings, tiny_model, tiny_dir, prefill=little) as fleet:
+        around, counts = fleet.around, fleet.prefill[0][1].counts
+        await around.complete("first", token_ids, ignore_eos=True)
+        await until(lambda: len(around.registered) == 15, "15 blocks to be registered")
+        second = await around.complete("second", token_ids, ignore_eos=True)
+        assert (second.num_cached_tokens, second.token_ids) == (1920, bare(token_ids, 8))
+        assert (counts.relayed_blocks_total, counts.fetched_blocks_total) == (15, 0)
+        assert fleet.decode[0][1].relay.facts().num_blocks == 15
+        reader[0] = "decode-9"
+        third = await around.complete("third", token_ids, ignore_eos=True)
+        assert (third.num_cached_tokens, third.token_ids) == (1920, bare(token_ids, 8))
+        assert counts.relayed_blocks_total == 15
         await fleet.nothing_held()
 
 

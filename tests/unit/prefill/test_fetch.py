@@ -10,6 +10,7 @@ from itertools import chain
 
 import pytest
 from opentelemetry import trace
+from rorqual_policy.prefix_fetch import FetchSource
 from rorqual_policy.step_cost import StepCost
 from rorqual_prefill.fetch import NUM_READERS, BlockFetcher, EngineView, Fetch, Promise
 from rorqual_prefill.hit_counts import HitCounts
@@ -59,17 +60,36 @@ class Store:
         return True
 
 
+class Others:
+    """One instance that reads for us if it is the quickest, and has the blocks of `keys`."""
+
+    def __init__(self, *keys: bytes) -> None:
+        self.keys = set(keys)
+        self.num_asked = 0
+
+    def sources(self, own_bytes_per_s):
+        return [FetchSource("decode-1", 1e12, 0)] if self.keys else []
+
+    async def read(self, name, wanted):
+        self.num_asked += len(wanted)
+        for key, into in wanted:
+            into[:2] = list(key)
+        return [key in self.keys for key, _ in wanted]
+
+
 class Reader:
     """A fetcher over a store, with memory for num_host blocks."""
 
     def __init__(self, store: Store, *, num_host: int = 4 * GROUP, cost: StepCost | None = None):
         self.store = store
         self.host = HostBlocks(num_host, BLOCK_BYTES)
+        self.others = Others()
         self.counts = HitCounts()
         self.fetcher = BlockFetcher(
             store,
             self.host,
             EngineView(lambda: cost, lambda: 0.0),
+            self.others,
             self.counts,
             fingerprint="f",
             clock=WallClock(),
@@ -181,6 +201,23 @@ async def test_what_is_sooner_computed_is_not_read():
     assert (await reader.read(KEYS))[0] == KEYS  # nothing is measured yet
     assert (await reader.read(keys_of(1, 6)))[0] == []
     assert reader.counts.left_out_blocks_total == 6
+
+
+async def test_what_a_relay_has_not_the_own_store_has():
+    reader = Reader(Store(*KEYS, *keys_of(1, 6)))
+    await reader.read(keys_of(1, 6))  # the own rate is known now
+    reader.others.keys = {KEYS[0], KEYS[3]}
+    assert (await reader.read(KEYS))[0] == KEYS
+    assert reader.counts.relayed_blocks_total == 2
+    assert reader.store.reads[1:] == [[KEYS[1], KEYS[2], KEYS[4], KEYS[5]]]
+
+
+async def test_a_block_that_could_not_be_read_but_is_there_is_not_called_damaged():
+    store = Store(*KEYS)
+    reader = Reader(store)
+    store.get_many = lambda fingerprint, wanted: [key != KEYS[2] for key, _ in wanted]
+    _, fetch = await reader.read(KEYS, num_promised=6)
+    assert (fetch.num_done, fetch.missing, fetch.corrupt) == (2, [], [])
 
 
 async def test_the_urgent_are_read_first():
