@@ -66,7 +66,7 @@ class BlockRelay:
 
     async def _read(self, keys: list[bytes], slot: WritableSlot) -> list[bool]:
         rows = slot.array.reshape(len(keys), self._block_bytes)
-        wanted = list(zip(keys, rows, strict=True))
+        wanted: list[tuple[bytes, Any]] = list(zip(keys, rows, strict=True))
         self._num_reads += 1
         self._queued_bytes += rows.nbytes
         began_s = time.monotonic()

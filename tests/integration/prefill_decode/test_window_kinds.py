@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 import numpy as np
@@ -44,16 +45,25 @@ def engram_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return directory
 
 
-async def test_v4_goes_on_from_a_kept_window(runtime_settings, v4_dir):
+async def test_v4_goes_on_from_a_kept_window_also_of_another_instance(runtime_settings, v4_dir):
     model = load_model(v4_dir)
     (expected,) = BareEngine(model, num_pages=8).generate([TOKENS], PARAMS)
-    async with running_fleet(runtime_settings, model, v4_dir) as fleet:
+    async with running_fleet(runtime_settings, model, v4_dir, num_prefill=2, num_decode=2) as fleet:
         around = fleet.around
         first = await around.complete("first", TOKENS, ignore_eos=True)
         assert first.token_ids == expected
         await until(lambda: len(around.registered) == 3, "3 blocks to be registered")
-        second = await around.complete("second", TOKENS, ignore_eos=True)
-        assert (second.num_cached_tokens, second.token_ids) == (384, expected)
+        await until(lambda: around.windows, "the window to be told")
+
+        async def both_hit() -> bool:
+            names = [f"{number}-{len(around.received)}" for number in range(4)]
+            for done in await asyncio.gather(
+                *(around.complete(name, TOKENS, ignore_eos=True) for name in names)
+            ):
+                assert (done.num_cached_tokens, done.token_ids) == (384, expected)
+            return all(prefill.counts.hits_total for _, prefill in fleet.prefill)
+
+        await until(both_hit, "each prefill instance to go on from the window")
         await fleet.nothing_held()
 
 

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import closing
 
 import pytest
 from rorqual_engine.models import CausalModel, load_model
 from rorqual_engine.runner import BareEngine, GenerationParams
+from rorqual_policy import ValueEviction
 from rorqual_policy.blocks import block_keys
+from rorqual_proto.v1 import kvmeta_pb2
+from rorqual_runtime import subjects
+from rorqual_runtime.blockstore import BlockStore
 from rorqual_runtime.errors import Unavailable
 from rorqual_runtime.windows import WindowExchange
 
@@ -148,6 +153,29 @@ async def test_a_window_made_behind_a_replay_is_marked_and_nothing_exact_uses_it
         await until(lambda: not around.windows[key].replayed, "the exact window to be kept")
         warm = await around.complete("fifth", longer, ignore_eos=True, exact_only=True)
         assert (warm.num_cached_tokens, warm.token_ids) == (896, bare(longer))
+        await fleet.nothing_held()
+
+
+async def test_a_partly_evicted_prefix_is_replayed_at_its_new_end(runtime_settings, model, bare):
+    token_ids, store_dir = prompt(700), runtime_settings.home / "store"
+    keys = block_keys(token_ids, fingerprint=model.fingerprint, namespace=NAMESPACE)
+    async with running_fleet(runtime_settings, model, random_v41_dir()) as fleet:
+        around = fleet.around
+        await around.complete("first", token_ids, ignore_eos=True)
+        await until(lambda: len(around.registered) == 5, "5 blocks to be registered")
+        drop = kvmeta_pb2.DropBlocksRequest(
+            model_fingerprint=model.fingerprint, packed_keys=b"".join(keys[3:])
+        )
+        await around.bus.publish(subjects.kvmeta_drop(), drop)
+        with closing(BlockStore(store_dir, 1 << 30, eviction=ValueEviction())) as store:
+            await until(lambda: not any(store.has(model.fingerprint, key) for key in keys[3:]))
+        for key in keys[3:]:
+            del around.registered[key]
+        second = await around.complete("second", token_ids, ignore_eos=True)
+        assert second.num_cached_tokens == 256
+        assert second.token_ids == greedy_after_replay(model, token_ids, 3, NUM_TOKENS)
+        exact = await around.complete("third", token_ids, ignore_eos=True, exact_only=True)
+        assert (exact.num_cached_tokens, exact.token_ids) == (0, bare(token_ids))
         await fleet.nothing_held()
 
 
