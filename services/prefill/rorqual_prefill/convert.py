@@ -39,7 +39,6 @@ PlaceReplyMessage = router_pb2.PlaceReply
 HandoverReplyMessage = decode_pb2.HandoverReply
 VisionReplyMessage = vision_pb2.VisionEncodeReply
 BlockReadReplyMessage = decode_pb2.BlockReadReply
-LoadMessage = load_pb2.LoadReport
 
 
 def job_from_wire(wire: prefill_pb2.PrefillJob) -> Job:

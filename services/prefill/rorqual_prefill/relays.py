@@ -46,7 +46,7 @@ class Relays:
     async def listen(self) -> None:
         """Hear what decode instances report."""
         await self._ctx.bus.subscribe(
-            subjects.load("decode", "*"), convert.LoadMessage, self.on_load
+            subjects.loads_of("decode"), convert.LoadMessage, self.on_load
         )
 
     async def on_load(self, report: Any, _context: MessageContext) -> None:
