@@ -135,10 +135,10 @@ class LineKeeper:
             await self.close()
 
     async def close(self) -> None:
-        """Give everything back to the queue, for another keeper."""
+        """Give everything back to the queue, for another keeper; what is being given away just now
+        is either taken or comes back as well."""
         self._is_closing = True
-        for held in list(self._held.values()):
-            self._give_back(held)
+        self._give_all_back()
         if self._tasks:
             await asyncio.wait(set(self._tasks), timeout=_ANSWER_S)
 
@@ -229,10 +229,15 @@ class LineKeeper:
         if choice.job_id is None or choice.instance_id is None:
             return False
         log_decision("pull", (heads, pullers, self._fair, params), choice)
-        self._fair = choice.fair
+        held = self._held[choice.job_id]
         self._line.remove(choice.job_id)
+        if held.leased.is_lost:  # after an outage: the queue delivers it again
+            held.leased.let_go()
+            self._drop(held)
+            return True
+        self._fair = choice.fair
         self._rooms.ask(choice.instance_id)
-        self._spawn(self._assign(self._held[choice.job_id], choice.instance_id))
+        self._spawn(self._assign(held, choice.instance_id))
         return True
 
     def _params(self, cost: StepCost) -> LineParams:
@@ -287,8 +292,7 @@ class LineKeeper:
             self._shares = [_SHARE_DECAY * share for share in self._shares]
             self._own_buckets = assign_own_buckets(self._rooms.instance_ids, self._shares)
             if not self._leads():
-                for prompt in self._line:
-                    self._give_back(self._held[prompt.job_id])
+                self._give_all_back()
             await self._drop_hopeless()
             self._changed.set()
 
@@ -318,6 +322,10 @@ class LineKeeper:
         if held.job.kv_lease_id:
             with contextlib.suppress(ServingError):  # it expires by itself
                 await self._bus.publish(subjects.kvmeta_release(), release_to_wire(held.job))
+
+    def _give_all_back(self) -> None:
+        for prompt in self._line:
+            self._give_back(self._held[prompt.job_id])
 
     def _give_back(self, held: HeldJob) -> None:
         """To the queue: leaving the lease unsettled does it."""
