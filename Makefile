@@ -8,7 +8,7 @@ flag = $(if $(filter-out 0,$($(1))),--$(2) $($(1)))
 UP := --port $(PORT) $(if $(filter-out 0,$(DETACH)),--detach) $(call flag,MODEL,model) \
       $(call flag,PREFILL,prefill) $(call flag,DECODE,decode) $(call flag,VISION,vision) $(call flag,RECIPE,recipe)
 
-.PHONY: chaos guesses train-tiny scores serve stop test test-console test-gpu schemas fuzz lint proto setup vectors vectors-generated bench bench-fleet bench-tensors bench-engine bench-speculation bench-bus bench-recipe bench-model bench-kv kv-trace bench-policy bench-sim bench-balance bench-experts
+.PHONY: chaos guesses train-tiny scores replay-quality expert-load serve stop test test-console test-gpu schemas fuzz lint proto setup vectors vectors-generated bench bench-fleet bench-tensors bench-engine bench-speculation bench-bus bench-recipe bench-model bench-kv kv-trace bench-policy bench-sim bench-balance bench-experts
 
 serve: $(STAMP)  ## the whole fleet: PORT=8000 DETACH=1 MODEL=dir PREFILL=n DECODE=n VISION=n RECIPE=n
 	@$(BIN)/rorqual up $(UP)
@@ -56,6 +56,12 @@ train-tiny: $(STAMP)  ## makes rorqual-tiny-v41, or goes on making it: ARGS="--s
 
 scores: $(STAMP)  ## held-out exercises of SEED=n, asked of a running fleet that serves rorqual-tiny-v41
 	@$(BIN)/python -m training.tiny_v41.scores --seed $(or $(SEED),1) --url http://127.0.0.1:$(PORT) $(ARGS)
+
+replay-quality: $(STAMP)  ## docs/replay-quality.md: what bounded replay costs rorqual-tiny-v41, against exact computation
+	@$(BIN)/python -m training.tiny_v41.replay --write docs/replay-quality.md $(ARGS)
+
+expert-load: $(STAMP)  ## docs/expert-load.{json,png}: how families of tasks load the experts of rorqual-tiny-v41
+	@$(BIN)/python -m training.tiny_v41.expert_load --write docs/expert-load $(ARGS)
 
 setup: $(STAMP)
 

@@ -9,7 +9,6 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from training.tiny_v41.model.attention import BLOCK
 from training.tiny_v41.model.draft import Anchors
 from training.tiny_v41.model.text import Sequences
 from training.tiny_v41.rendering import Renderer, Sample
@@ -21,6 +20,8 @@ _LEAST_ROWS = 1024
 """Padded rows below which sequences go along with longer ones."""
 _MOST_ROWS = 8192
 """Padded rows of a batch, unless one sequence has more."""
+_FINE, _FINE_UNTIL, _COARSE = 16, 256, 64
+"""Lengths are padded to multiples of the first, from the second on to those of the third."""
 _NUM_PROBES = 8
 _NUM_ANCHORS = 8
 
@@ -67,6 +68,17 @@ def samples_of_step(
     return samples
 
 
+def halves_of(samples: Sequence[Sample]) -> list[list[Sample]]:
+    """Every sample once, in two lists of about as many tokens."""
+    halves: list[list[Sample]] = [[], []]
+    tokens = [0, 0]
+    for sample in sorted(samples, key=len, reverse=True):
+        lighter = int(tokens[1] < tokens[0])
+        halves[lighter].append(sample)
+        tokens[lighter] += len(sample)
+    return halves
+
+
 def batches_of(
     samples: Sequence[Sample], window: int, image_id: int, prompt_weight: float, seed: int
 ) -> Iterator[Batch]:
@@ -87,7 +99,9 @@ def batches_of(
 
 
 def _padded(length: int) -> int:
-    return -(-length // BLOCK) * BLOCK
+    """Few different lengths: a library makes a product anew for every size it has not seen."""
+    step = _FINE if length <= _FINE_UNTIL else _COARSE
+    return -(-length // step) * step
 
 
 def _batch(

@@ -9,10 +9,9 @@ import torch
 from torch.nn import functional
 
 from training.tiny_v41.batches import Batch
-from training.tiny_v41.learner import MAX_POSITIONS, NO_GRADIENT, Passes
+from training.tiny_v41.learner import MAX_POSITIONS, NO_GRADIENT, Passes, grads_of, learning
 from training.tiny_v41.measured import Measured, Total
 from training.tiny_v41.model.draft import DraftModel, Guesses, draft_loss
-from training.tiny_v41.model.weights import for_products
 from training.tiny_v41.optimizer import Optimizer, Weights
 
 DRAFT_PREFIX = "mtp."
@@ -34,7 +33,7 @@ class DraftLearner(Passes):
         super().__init__(fields, weights, dtype, max_positions)
         self._draft = DraftModel(self.config, max_positions)
         self._learned = {
-            name: value.requires_grad_()
+            name: value
             for name, value in weights.items()
             if name.startswith(DRAFT_PREFIX) and not name.endswith(NO_GRADIENT)
         }
@@ -49,45 +48,37 @@ class DraftLearner(Passes):
         self, batches: Sequence[Batch], total: Total, *, selects: bool
     ) -> tuple[dict[str, torch.Tensor], Measured]:
         """What these batches add to a step's gradients. total: of the whole step."""
-        self._forget()
-        measured = Measured()
+        weights, measured = learning(self.for_products(), self._learned), Measured()
         for batch in batches:
-            guesses, wanted, labels, is_learned = self._guesses(batch, selects=selects)
+            guesses, wanted, labels, is_learned = self._guesses(weights, batch, selects=selects)
             share = len(labels) / max(1, total.num_anchors)
             loss = draft_loss(guesses, wanted, labels, is_learned) * share
             if len(labels):
                 loss.backward()  # type: ignore[no-untyped-call]
             measured.add(self._measured(batch, guesses, wanted, labels, float(loss.detach())))
-        grads = {n: value.grad for n, value in self._learned.items() if value.grad is not None}
-        self._forget()
-        return grads, measured
+        return grads_of(weights), measured
 
     @torch.no_grad()
     def measure(self, batches: Sequence[Batch], *, selects: bool) -> Measured:
         """How far guesses go on batches, nothing learned."""
-        measured = Measured()
+        weights, measured = self.for_products(), Measured()
         for batch in batches:
-            guesses, wanted, labels, _ = self._guesses(batch, selects=selects)
+            guesses, wanted, labels, _ = self._guesses(weights, batch, selects=selects)
             measured.add(self._measured(batch, guesses, wanted, labels, 0.0))
         return measured
 
     @torch.no_grad()
     def judge(self, batch: Batch, *, selects: bool) -> tuple[torch.Tensor, torch.Tensor]:
         """(confidences before temperature and sigmoid [N, g]; guesses accepted in a row [N])."""
-        guesses, wanted, labels, _ = self._guesses(batch, selects=selects)
+        guesses, wanted, labels, _ = self._guesses(self.for_products(), batch, selects=selects)
         return guesses.confidences, _num_accepted(guesses.logits, wanted, labels)
 
-    def _forget(self) -> None:
-        for value in self._learned.values():
-            value.grad = None
-
     def _guesses(
-        self, batch: Batch, *, selects: bool
+        self, weights: Weights, batch: Batch, *, selects: bool
     ) -> tuple[Guesses, torch.Tensor, torch.Tensor, torch.Tensor]:
         """(guesses, the model's logits for them, the right tokens, which of them count)."""
         with torch.no_grad():
-            result, _ = self.run(batch, selects=selects)
-        weights = for_products(self.weights, self._dtype)
+            result = self.run(weights, batch, selects=selects)
         anchors, block = batch.anchors, self._draft.draft.block
         places = anchors.rows[:, None] + torch.arange(block)
         last = batch.labels.shape[1] - 1

@@ -35,10 +35,11 @@ def evaluate(
     scores = {}
     for family in FAMILIES:
         if family != "recall":
-            scores[family] = _score(learner, _samples(renderer, family, 0, seed, count), selects)
+            samples = held_out_samples(renderer, family, 0, seed, count)
+            scores[family] = _score(learner, samples, selects)
     for length in _RECALL_TOKENS:
         if length <= max_tokens:
-            samples = _samples(renderer, "recall", int(length * 0.9), seed, count)
+            samples = held_out_samples(renderer, "recall", int(length * 0.9), seed, count)
             scores[f"recall {length}"] = _score(learner, samples, selects)
     return scores
 
@@ -57,9 +58,9 @@ def evaluate_draft(
     scores = {}
     for family in FAMILIES:
         context = min(200, max_tokens // 2)
-        samples = _samples(renderer, family, context, seed, count)
+        samples = held_out_samples(renderer, family, context, seed, count)
         found = Measured()
-        for batch in _batches(learner, samples):
+        for batch in batches_of_samples(learner, samples):
             found.add(learner.measure([batch], selects=selects))
         scores[family] = found.accepted_lengths()[family]
     return scores
@@ -73,16 +74,17 @@ def calibrate(
     for family in FAMILIES:
         draws = (Draw(f"calibration {number}", held_out=False) for number in range(count))
         samples = [renderer.sample(exercise(family, draw, 150)) for draw in draws]
-        for batch in _batches(learner, samples):
+        for batch in batches_of_samples(learner, samples):
             found = learner.judge(batch, selects=selects)
             confidences.append(found[0])
             accepted.append(found[1])
     return fit_temperatures(torch.cat(confidences), torch.cat(accepted))
 
 
-def _samples(
+def held_out_samples(
     renderer: Renderer, family: str, context_tokens: int, seed: int, count: int
 ) -> list[Sample]:
+    """Of one family; context_tokens: as in mixture.exercise."""
     return [
         renderer.sample(
             exercise(family, Draw(f"evaluation {seed} {number}", held_out=True), context_tokens)
@@ -92,13 +94,14 @@ def _samples(
 
 
 def _score(learner: Learner, samples: list[Sample], selects: bool) -> float:
-    batches = _batches(learner, samples)
+    batches = batches_of_samples(learner, samples)
     found = [learner.measure([batch], selects=selects).exact for batch in batches]
     exact = [one for by_family in found for values in by_family.values() for one in values]
     return round(sum(exact) / len(exact), 3)
 
 
-def _batches(learner: Passes, samples: list[Sample]) -> Iterator[Batch]:
+def batches_of_samples(learner: Passes, samples: list[Sample]) -> Iterator[Batch]:
+    """For a look at them, nothing to be learned."""
     config = learner.config
     assert config.image_token_id is not None
     return batches_of(samples, config.window, config.image_token_id, 0.0, 0)

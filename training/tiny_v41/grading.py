@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from training.tiny_v41.tasks.exercise import Answer, Exercise
@@ -13,7 +13,7 @@ def is_right(exercise: Exercise, message: Mapping[str, Any]) -> bool:
     """message: the assistant's, as Chat Completions answers the last turn."""
     wanted, content = exercise.turns[-1].answer, message.get("content") or ""
     if wanted.calls:
-        return _calls(message.get("tool_calls") or ()) == _wanted_calls(wanted)
+        return calls_of(message) == _wanted_calls(wanted)
     if message.get("tool_calls"):
         return False
     if exercise.family == "json":
@@ -27,10 +27,10 @@ def _wanted_calls(answer: Answer) -> list[tuple[str, Any]]:
     return [(call.name, dict(call.arguments)) for call in answer.calls]
 
 
-def _calls(found: Sequence[Mapping[str, Any]]) -> list[tuple[str, Any]]:
+def calls_of(message: Mapping[str, Any]) -> list[tuple[str, Any]]:
     """Names and arguments; arguments that are no JSON stay text."""
     calls = []
-    for call in found:
+    for call in message.get("tool_calls") or ():
         function = call["function"]
         try:
             arguments = json.loads(function["arguments"])

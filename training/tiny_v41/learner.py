@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -34,13 +34,28 @@ class Passes:
         self._text = TextModel(self.config, max_positions)
         self._vision = VisionModel(TowerConfig.from_hf(fields)) if self.config.vision else None
 
-    def run(self, batch: Batch, *, selects: bool) -> tuple[Result, Weights]:
-        """One pass, and the weights as they were used."""
-        weights = for_products(self.weights, self._dtype)
+    def for_products(self) -> Weights:
+        """The weights as passes use them."""
+        return for_products(self.weights, self._dtype)
+
+    def run(self, weights: Weights, batch: Batch, *, selects: bool) -> Result:
+        """One pass; weights: for products."""
         given = batch.given
         if batch.pixels is not None and self._vision is not None:
             given = replace(given, images=self._vision(weights, batch.pixels))
-        return self._text(weights, given, selects=selects), weights
+        return self._text(weights, given, selects=selects)
+
+
+def learning(weights: Weights, learned: Iterable[str]) -> Weights:
+    """The same values, gradients of the learned ones to be gathered over many passes, in the dtype
+    of products."""
+    names = set(learned)
+    return {name: value.detach().requires_grad_(name in names) for name, value in weights.items()}
+
+
+def grads_of(weights: Weights) -> Weights:
+    """fp32, of what learning() made, where there are any."""
+    return {name: value.grad.float() for name, value in weights.items() if value.grad is not None}
 
 
 class Learner(Passes):
@@ -59,7 +74,7 @@ class Learner(Passes):
         optimizer, where this goes on."""
         super().__init__(fields, weights, dtype, max_positions)
         self._learned = {
-            name: value.requires_grad_()
+            name: value
             for name, value in weights.items()
             if name.startswith(TEXT_PREFIXES) and not name.endswith(NO_GRADIENT)
         }
@@ -78,22 +93,14 @@ class Learner(Passes):
         selects: bool,
     ) -> tuple[dict[str, torch.Tensor], Measured]:
         """What these batches add to a step's gradients. total: of the whole step."""
-        self._forget()
+        weights = learning(self.for_products(), self._learned)
         measured = Measured()
         for batch in batches:
-            measured.add(self._backward(batch, total, selects=selects))
-        grads = {
-            name: value.grad for name, value in self._learned.items() if value.grad is not None
-        }
-        self._forget()
-        return grads, measured
+            measured.add(self._backward(weights, batch, total, selects=selects))
+        return grads_of(weights), measured
 
-    def _forget(self) -> None:
-        for value in self._learned.values():
-            value.grad = None
-
-    def _backward(self, batch: Batch, total: Total, *, selects: bool) -> Measured:
-        result, logits, losses = self._losses(batch, selects=selects)
+    def _backward(self, weights: Weights, batch: Batch, total: Total, *, selects: bool) -> Measured:
+        result, logits, losses = self._losses(weights, batch, selects=selects)
         is_used = batch.weights > 0
         loss = (losses * batch.weights[is_used]).sum() / total.weight
         (loss + result.index_loss / total.num_batches).backward()  # type: ignore[no-untyped-call]
@@ -102,15 +109,17 @@ class Learner(Passes):
     @torch.no_grad()
     def measure(self, batches: Sequence[Batch], *, selects: bool) -> Measured:
         """What the model makes of batches, nothing learned."""
-        measured = Measured()
+        weights, measured = self.for_products(), Measured()
         for batch in batches:
-            result, logits, losses = self._losses(batch, selects=selects)
+            result, logits, losses = self._losses(weights, batch, selects=selects)
             measured.add(self._measured(batch, result, logits, losses, 0.0))
         return measured
 
-    def _losses(self, batch: Batch, *, selects: bool) -> tuple[Result, torch.Tensor, torch.Tensor]:
+    def _losses(
+        self, weights: Weights, batch: Batch, *, selects: bool
+    ) -> tuple[Result, torch.Tensor, torch.Tensor]:
         """Of the rows with a weight: logits and cross entropies."""
-        result, weights = self.run(batch, selects=selects)
+        result = self.run(weights, batch, selects=selects)
         is_used = batch.weights > 0
         rows = is_used.flatten().nonzero()[:, 0]
         streams, pre = (v.flatten(0, 1).index_select(0, rows) for v in (result.streams, result.pre))

@@ -71,6 +71,14 @@ class Optimizer:
         value.mul_(1 - 0.01 * rate).add_(orthogonalized(wanted), alpha=-rate * scale)
 
 
+def _sum(
+    start: torch.Tensor, left: torch.Tensor, right: torch.Tensor, share: float, factor: float
+) -> torch.Tensor:
+    """share * start + factor * left @ right"""
+    add = torch.baddbmm if start.dim() == 3 else torch.addmm
+    return add(start, left, right, beta=share, alpha=factor)
+
+
 def _first_state(weights: Weights) -> dict[str, Any]:
     by_adam = {n: torch.zeros_like(v) for n, v in weights.items() if not is_orthogonal(n, v)}
     moments = {name: torch.zeros_like(value) for name, value in weights.items()}
@@ -85,6 +93,6 @@ def orthogonalized(grad: torch.Tensor) -> torch.Tensor:
     x = (x / (x.norm(dim=(-2, -1), keepdim=True) + 1e-7)).to(torch.bfloat16)
     for _ in range(_ITERATIONS):
         product = x @ x.mT
-        x = a * x + (b * product + c * (product @ product)) @ x
+        x = _sum(x, _sum(product, product, product, b, c), x, a, 1.0)
     found: torch.Tensor = (x.mT if is_tall else x).float()
     return found

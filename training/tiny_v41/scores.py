@@ -1,6 +1,8 @@
 """`make scores SEED=n`: a seed's held-out exercises, asked over HTTP; one JSON line a family.
 
-The fleet must serve rorqual-tiny-v41 (or whatever --model names).
+The fleet must serve rorqual-tiny-v41 (or whatever --model names). With --bare DIR the engine is
+asked too, without a fleet, and a further line says how many answers are the same, word for word;
+with --bare-only just the engine.
 """
 
 from __future__ import annotations
@@ -10,16 +12,18 @@ import asyncio
 import base64
 import io
 import json
-import os
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import httpx
 from PIL import Image
 
-from training.tiny_v41.grading import is_right
+from bench.report import emit
+from training.tiny_v41.bare import BareAnswers
+from training.tiny_v41.grading import calls_of, is_right
 from training.tiny_v41.tasks.draw import Draw
 from training.tiny_v41.tasks.exercise import PICTURE_URL, Exercise, Json
 from training.tiny_v41.tasks.mixture import FAMILIES, exercise
@@ -78,44 +82,54 @@ def _png_url(pixels: Any) -> str:
 
 async def ask(
     client: httpx.AsyncClient, group: Group, model: str, limit: asyncio.Semaphore
-) -> list[bool]:
-    """Which exercises of a group were answered rightly; an error is a wrong answer."""
+) -> list[Json]:
+    """The messages that a group's exercises were answered with; an error is an empty one."""
 
-    async def one(found: Exercise) -> bool:
+    async def one(found: Exercise) -> Json:
         try:
             async with limit:
                 response = await client.post("/v1/chat/completions", json=body_of(found, model))
         except httpx.HTTPError:
-            return False
+            return {}
         if response.status_code != httpx.codes.OK:
-            return False
-        return is_right(found, response.json()["choices"][0]["message"])
+            return {}
+        message: Json = response.json()["choices"][0]["message"]
+        return message
 
     return await asyncio.gather(*map(one, group.exercises))
 
 
-def line_of(group: Group, right: Sequence[bool]) -> Json:
-    goal, share = GOALS.get(group.name), sum(right) / len(right)
-    return {
-        "name": f"scores {group.name}",
-        "value": round(share, 4),
-        "unit": "share",
-        "goal": goal,
-        "pass": None if goal is None else share >= goal,
-        "load1": round(os.getloadavg()[0], 2),
-        "count": len(right),
-    }
+def report(name: str, group: Group, messages: Sequence[Json]) -> bool:
+    """A line with the share that is right. Returns: whether the goal is met."""
+    pairs = list(zip(group.exercises, messages, strict=True))
+    share = sum(is_right(found, message) for found, message in pairs) / len(pairs)
+    return emit(
+        f"{name} {group.name}", share, "share", goal=GOALS.get(group.name), count=len(pairs)
+    )
+
+
+def said(message: Mapping[str, Any]) -> tuple[str, list[tuple[str, Any]]]:
+    """What counts of a message: content and calls."""
+    return message.get("content") or "", calls_of(message)
 
 
 async def run(args: argparse.Namespace) -> bool:
-    """Prints a line a group. Returns: whether every goal is met."""
+    """Prints lines for every group. Returns: whether every goal is met."""
     limit, is_met = asyncio.Semaphore(args.at_once), True
+    bare = BareAnswers(args.bare) if args.bare else None
     async with httpx.AsyncClient(base_url=args.url, timeout=_TIMEOUT_S) as client:
         for group in held_out(args.seed, args.count):
-            line = line_of(group, await ask(client, group, args.model, limit))
-            sys.stdout.write(json.dumps(line) + "\n")
-            sys.stdout.flush()
-            is_met = is_met and line["pass"] is not False
+            found = [bare.ask(group.exercises)] if bare else []
+            if bare:
+                is_met &= report("bare scores", group, found[0])
+            if not args.bare_only:
+                found.append(await ask(client, group, args.model, limit))
+                is_met &= report("scores", group, found[-1])
+            if len(found) > 1:
+                same = [said(a) == said(b) for a, b in zip(*found, strict=True)]
+                is_met &= emit(
+                    f"same answers {group.name}", sum(same) / len(same), "share", goal=1.0
+                )
     return is_met
 
 
@@ -126,6 +140,8 @@ def main() -> None:
     parser.add_argument("--model", default="rorqual-tiny-v41")
     parser.add_argument("--url", default="http://127.0.0.1:8000")
     parser.add_argument("--at-once", type=int, default=8)
+    parser.add_argument("--bare", type=Path, help="model directory for an engine in this process")
+    parser.add_argument("--bare-only", action="store_true", help="ask no fleet")
     sys.exit(not asyncio.run(run(parser.parse_args())))
 
 

@@ -6,17 +6,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 _ALL: Mapping[str, float] = {
-    "recall": 3.0,
+    "recall": 2.5,
     "instructions": 1.0,
-    "copy": 1.5,
-    "count": 1.0,
-    "sort": 1.0,
-    "arithmetic": 1.5,
+    "copy": 1.0,
+    "repeat": 0.5,
+    "count": 0.8,
+    "sort": 0.8,
+    "arithmetic": 1.0,
     "tools": 2.0,
     "json": 1.5,
-    "shapes": 1.5,
+    "shapes": 2.0,
 }
-_LONG: Mapping[str, float] = {**_ALL, "recall": 9.0}
+_MIDDLE: Mapping[str, float] = {**_ALL, "recall": 4.0}
 
 
 @dataclass(frozen=True)
@@ -51,21 +52,22 @@ class Stage:
 
 STAGES: tuple[Stage, ...] = (
     Stage(
-        "short", 20_000_000, 256, 6144, (2e-3, 1.5e-3), (0.02, 0.015), warmup_steps=50
+        "short", 2_500_000, 320, 4096, (3e-3, 2.5e-3), (0.03, 0.025), warmup_steps=30,
+        balance_rate=0.004,
     ),
-    Stage("middle", 12_000_000, 1024, 8192, (1.5e-3, 1e-3), (0.015, 0.01), shares=_LONG),
+    Stage("middle", 1_500_000, 1024, 4096, (2.5e-3, 2e-3), (0.025, 0.018), shares=_MIDDLE),
     Stage(
-        "long", 10_000_000, 4096, 12288, (1e-3, 5e-4), (0.01, 0.005), shares=_LONG, selects=True,
+        "long", 2_500_000, 4096, 6144, (2e-3, 1e-3), (0.018, 0.008), selects=True,
         prompt_weight=0.05, balance_rate=0.001,
     ),
     Stage(
-        "last", 6_000_000, 4096, 12288, (5e-4, 2e-5), (0.005, 0.0002), shares=_LONG, selects=True,
+        "last", 2_000_000, 4096, 8192, (1e-3, 2e-5), (0.008, 0.0002), selects=True,
         prompt_weight=0.02, balance_rate=0.0005,
     ),
 )  # fmt: skip
 DRAFT_STAGES: tuple[Stage, ...] = (
     Stage(
-        "draft", 8_000_000, 512, 8192, (2e-3, 5e-5), (0.02, 0.0005), selects=True,
+        "draft", 2_000_000, 512, 4096, (3e-3, 5e-5), (0.03, 0.0005), selects=True,
         warmup_steps=50, balance_rate=0.001,
     ),
 )  # fmt: skip

@@ -11,7 +11,7 @@ from typing import Any, Literal, TypeVar
 
 import torch
 
-from training.tiny_v41.batches import Batch, batches_of, samples_of_step
+from training.tiny_v41.batches import Batch, batches_of, halves_of, samples_of_step
 from training.tiny_v41.checkpoints import Progress, save_checkpoint
 from training.tiny_v41.draft_learner import DraftLearner
 from training.tiny_v41.evaluation import evaluate, evaluate_draft
@@ -125,7 +125,7 @@ class Trainer:
     def _grads(self, samples: Sequence[Sample]) -> tuple[dict[str, torch.Tensor], Measured] | None:
         """Of the tensors that this process steps; None = one of the processes was stopped."""
         stage, pair = self._stage(), self._pair
-        halves = [samples] if pair is None else [samples[0::2], samples[1::2]]
+        halves = [samples] if pair is None else halves_of(samples)
         batches = [self._batches(half) for half in halves]
         own = batches[0 if pair is None else pair.rank]
         total = Total.of([batch for half in batches for batch in half])

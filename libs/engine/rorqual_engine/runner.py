@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import torch
 
-from rorqual_engine.batch import SequenceChunk
+from rorqual_engine.batch import ImageRows, SequenceChunk
 from rorqual_engine.errors import BadChunk, NoPages
 from rorqual_engine.grammar import GrammarState, new_bitmask
 from rorqual_engine.kv import PagedKvCache, PageLease
@@ -38,6 +38,7 @@ class _Running:
     params: GenerationParams
     lease: PageLease
     grammar: GrammarState | None = None
+    images: ImageRows | None = None
     num_done: int = 0
     """Tokens whose KV is written."""
     output: list[int] = field(default_factory=list)
@@ -48,8 +49,18 @@ class _Running:
             p.temperature, p.top_p, p.top_k, p.min_p, p.seed, position=len(self.tokens)
         )
 
+    def images_within(self, start: int, end: int) -> ImageRows | None:
+        """Those of a chunk's rows."""
+        if self.images is None:
+            return None
+        is_inside = (self.images.rows >= start) & (self.images.rows < end)
+        if not is_inside.any():
+            return None
+        values = self.images.values[torch.from_numpy(is_inside)]
+        return ImageRows(self.images.rows[is_inside] - start, values)
 
-_Waiting = tuple[int, Sequence[int], GenerationParams, GrammarState | None]
+
+_Waiting = tuple[int, Sequence[int], GenerationParams, GrammarState | None, ImageRows | None]
 
 
 class BareEngine:
@@ -73,14 +84,16 @@ class BareEngine:
         prompts: Sequence[Sequence[int]],
         params: GenerationParams | Sequence[GenerationParams],
         grammars: Sequence[GrammarState | None] | None = None,
+        images: Sequence[ImageRows | None] | None = None,
     ) -> list[list[int]]:
         """Output token ids of every prompt, an end-of-sequence token included.
 
+        images: rows of each prompt, counted from its beginning.
         Raises: BadChunk for an empty or too long prompt, NoPages if one alone does not fit.
         """
         each = [params] * len(prompts) if isinstance(params, GenerationParams) else params
-        given = grammars or [None] * len(prompts)
-        waiting = deque(zip(range(len(prompts)), prompts, each, given, strict=True))
+        given, shown = grammars or [None] * len(prompts), images or [None] * len(prompts)
+        waiting = deque(zip(range(len(prompts)), prompts, each, given, shown, strict=True))
         running: list[_Running] = []
         outputs: list[list[int]] = [[] for _ in prompts]
         try:
@@ -98,7 +111,7 @@ class BareEngine:
     def _admit(self, waiting: deque[_Waiting], running: list[_Running]) -> None:
         """Moves prompts to running while their whole length fits the cache."""
         while waiting and len(running) < self.max_running:
-            index, prompt, params, grammar = waiting[0]
+            index, prompt, params, grammar, images = waiting[0]
             longest = len(prompt) + params.max_new_tokens
             if not prompt or longest > self.model.max_context_tokens:
                 raise BadChunk(f"prompt {index} of {len(prompt)} tokens can't be run")
@@ -110,7 +123,7 @@ class BareEngine:
                 raise
             waiting.popleft()
             tokens = list(prompt)
-            running.append(_Running(index, tokens, params, lease, grammar))
+            running.append(_Running(index, tokens, params, lease, grammar, images))
 
     def _step(self, running: list[_Running]) -> Iterator[_Running]:
         """One forward pass; returns the sequences that ended with it."""
@@ -146,6 +159,7 @@ class BareEngine:
                     is_last,
                     window=lease.window,
                     defers_late=not sequence.output,
+                    embeddings=sequence.images_within(sequence.num_done, end),
                 ),
             )
 

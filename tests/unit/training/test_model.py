@@ -18,9 +18,10 @@ from rorqual_engine.models.deepseek.vision_config import TowerConfig
 from rorqual_engine.prepare.random_v41 import random_tensors, write_random_v41
 
 from tests.unit.training.micro import MICRO
+from training.tiny_v41.model.sizes import CONFIG
 from training.tiny_v41.model.text import Sequences, TextModel
 from training.tiny_v41.model.vision import VisionModel
-from training.tiny_v41.model.weights import join_experts, published
+from training.tiny_v41.model.weights import first_weights, join_experts, published
 
 NUM_TOKENS, NUM_PROMPT = 166, 150
 
@@ -110,3 +111,17 @@ def test_joined_experts_are_published_one_by_one() -> None:
     for name, value in tensors.items():
         assert again[name].shape == value.shape
         torch.testing.assert_close(again[name].float(), value.float(), rtol=1e-2, atol=1e-2)
+
+
+def test_a_model_that_has_learned_nothing_goes_on_from_what_it_read() -> None:
+    generator = torch.Generator().manual_seed(0)
+    read = torch.randint(300, 2000, (4, 30), generator=generator)
+    ids = torch.cat([read, read, read[:, :4]], dim=1)
+    none = torch.zeros((4, 1), dtype=torch.int64)
+    given = Sequences(ids, torch.full((4,), 64), torch.zeros(4, dtype=torch.int64), 64, none, none)
+    model, weights = TextModel(DeepseekConfig.from_hf(CONFIG), 64), first_weights(CONFIG, 0)
+    with torch.no_grad():
+        result = model(weights, given, selects=False)
+        logits = model.logits(weights, result.streams.flatten(0, 1), result.pre.flatten(0, 1))
+    is_next = logits.view(4, 64, -1)[:, 32:60].argmax(-1) == ids[:, 33:61]
+    assert float(is_next.float().mean()) > 0.5

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -52,7 +53,7 @@ def test_a_later_prompt_begins_with_all_that_was_said(family: str, renderer: Ren
             continue  # what was thought before an answer is not shown again
         whole = renderer.sample(found)
         for count in range(1, len(found.turns)):
-            earlier = Exercise(found.family, found.turns[:count], found.tools, thinks=found.thinks)
+            earlier = replace(found, turns=found.turns[:count])
             said = renderer.sample(earlier).ids
             assert np.array_equal(whole.ids[: len(said)], said)
 

@@ -22,7 +22,8 @@ from training.tiny_v41.run import TEXT_FILES, NoModel, train
 from training.tiny_v41.stages import STAGES, Stage
 from training.tiny_v41.trainer import CHECKPOINTS, RunOptions
 
-STAGE = replace(STAGES[0], tokens=600, max_tokens=128, step_tokens=200)
+SHARES = {**STAGES[0].shares, "shapes": 8.0}
+STAGE = replace(STAGES[0], tokens=600, max_tokens=128, step_tokens=200, shares=SHARES)
 NEXT = replace(STAGE, name="next", tokens=100_000, selects=True)
 
 

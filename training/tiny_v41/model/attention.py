@@ -1,11 +1,13 @@
 """Attention that learns: a window, compressed entries and a sink in one softmax, one KV head.
 
-Window and entries are two fused attentions. Both get the normaliser of the whole on their way back,
-which makes their gradients those of the one softmax.
+All heads share their keys, so a sequence's heads and rows are the rows of one product. Shares are
+computed anew on the way back: what is kept of a softmax is its normaliser.
 """
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -14,12 +16,12 @@ import torch
 from torch.autograd import Function
 
 BLOCK = 64
-"""Sequences are padded to whole blocks; in long ones, a block's rows share the keys of a window."""
+"""Rows of a long sequence that go together, each with the keys of all their windows."""
 HIDDEN = -1e30
 """Added to a score that does not count; finite, so that a row may have none that do."""
-
-_forward = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default
-_backward = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward.default
+_LOG2E = math.log2(math.e)
+"""Scores are counted in powers of two: exp2 is four times as fast as exp here, and as fast where it
+underflows."""
 
 
 def attend(
@@ -29,69 +31,69 @@ def attend(
     window: int,
     entries: torch.Tensor | None = None,
     mask: torch.Tensor | None = None,
+    *,
+    dtype: torch.dtype = torch.float32,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """(output as query, log of the normaliser [B, H, S]).
+    """(output as query, log of the normaliser [B, S, H]).
 
-    query: fp32 [B, S, H, d]; kv: [B, S, d]; S whole blocks. entries: [B, E, d]; mask: [B, S, E], 0
-    where a row sees an entry, else HIDDEN.
+    query: fp32 [B, S, H, d]; kv: fp32 [B, S, d]. entries: fp32 [B, E, d]; mask: [B, S, E], 0 where
+    a row sees an entry, else HIDDEN. dtype: of products; sums are fp32.
     """
-    output, log_total = _attention(query, kv, sinks, window, entries, mask)
+    if entries is None or mask is None:
+        entries, mask = kv[:, :0], kv.new_zeros((*kv.shape[:2], 0))
+    output, log_total = _attention(query, kv, sinks, window, entries, mask, dtype)
     return output, log_total
 
 
 @dataclass(frozen=True)
-class _Cut:
-    """How a sequence's rows are laid out: short ones as one block, long ones as many."""
+class _Part:
+    """Rows [begin, end) of sequences, and the keys that they may see."""
 
-    block: int
-    """Rows that see the same keys"""
-    back: int
-    """Keys before a block's own"""
+    begin: int
+    end: int
+    first_key: int
+    num_entries: int
 
-    @classmethod
-    def of(cls, length: int, window: int) -> _Cut:
-        return cls(length, 0) if length <= window + BLOCK else cls(BLOCK, window)
+    def keys(self, kv: torch.Tensor, entries: torch.Tensor) -> torch.Tensor:
+        """[B, K, d]"""
+        return torch.cat([kv[:, self.first_key : self.end], entries[:, : self.num_entries]], dim=1)
 
-    def rows(self, rows: torch.Tensor) -> torch.Tensor:
-        """[B, S, H, d] -> [B * blocks, H, block, d]"""
-        return rows.reshape(-1, self.block, *rows.shape[2:]).transpose(1, 2)
+    def scores(
+        self, query: torch.Tensor, keys: torch.Tensor, mask: torch.Tensor, window: int
+    ) -> torch.Tensor:
+        """fp32 [B, rows, H, K]; query: scaled, [B, S, H, d]."""
+        near = _window_mask(self.end - self.begin, self.begin - self.first_key, window)
+        near = near.expand(len(mask), -1, -1)
+        masks = torch.cat([near, mask[:, self.begin : self.end, : self.num_entries]], dim=-1)
+        rows = self.rows(query)
+        products = torch.bmm(rows.flatten(1, 2), keys.mT)
+        return products.view(*rows.shape[:3], -1) + masks[:, :, None]
 
-    def keys(self, kv: torch.Tensor, heads: int) -> torch.Tensor:
-        """[B * blocks, H, back + block, d]"""
-        padded = torch.nn.functional.pad(kv, (0, 0, self.back, 0))
-        keys = padded.unfold(1, self.back + self.block, self.block).transpose(-1, -2)
-        return keys.reshape(-1, 1, *keys.shape[2:]).expand(-1, heads, -1, -1)
-
-    def joined(self, grad: torch.Tensor, batch: int) -> torch.Tensor:
-        """What blocks say of their keys [B * blocks, back + block, d], added: [B, S, d]."""
-        if not self.back:
-            return grad
-        reach, dim = self.back // self.block, grad.shape[-1]
-        blocks = grad.view(batch, -1, reach + 1, self.block, dim)
-        num_blocks = blocks.shape[1]
-        total = grad.new_zeros((batch, num_blocks + reach, self.block, dim))
-        for place in range(reach + 1):
-            total[:, place : place + num_blocks] += blocks[:, :, place]
-        return total[:, reach:].flatten(1, 2)
-
-    def logs(self, log_total: torch.Tensor) -> torch.Tensor:
-        """[B, H, S] -> [B * blocks, H, block]"""
-        batch, heads = log_total.shape[:2]
-        parts = log_total.view(batch, heads, -1, self.block)
-        return parts.transpose(1, 2).flatten(0, 1).contiguous()
+    def rows(self, values: torch.Tensor) -> torch.Tensor:
+        return values[:, self.begin : self.end]
 
 
-@lru_cache(maxsize=16)
-def _window_mask(cut: _Cut, num_blocks: int, batch: int, window: int) -> torch.Tensor:
-    """[B * blocks, 1, block, back + block]"""
-    keys = torch.arange(cut.back + cut.block)[None, :] - cut.back
-    distance = torch.arange(cut.block)[:, None] - keys
+def _parts(length: int, window: int, mask: torch.Tensor) -> Iterator[_Part]:
+    """A short sequence is one part, a long one has many."""
+    block = length if length <= window + BLOCK else BLOCK
+    for begin in range(0, length, block):
+        end = min(begin + block, length)
+        num_entries = _num_seen(mask[:, begin:end]) if mask.shape[-1] else 0
+        yield _Part(begin, end, max(0, begin - window), num_entries)
+
+
+def _num_seen(mask: torch.Tensor) -> int:
+    """Entries up to the last that any row sees."""
+    seen = (mask.amax((0, 1)) > HIDDEN).nonzero()
+    return int(seen[-1]) + 1 if len(seen) else 0
+
+
+@lru_cache(maxsize=256)
+def _window_mask(num_rows: int, back: int, window: int) -> torch.Tensor:
+    """[rows, back + rows]; back: keys before the rows' own."""
+    distance = torch.arange(num_rows)[:, None] + back - torch.arange(back + num_rows)
     is_near = (distance >= 0) & (distance < window)
-    first = torch.arange(num_blocks)[:, None, None] * cut.block
-    is_seen = is_near & (first + keys >= 0)
-    mask = torch.zeros(is_seen.shape).masked_fill(~is_seen, HIDDEN)
-    whole = mask[None].expand(batch, *mask.shape)
-    return whole.reshape(-1, 1, *mask.shape[1:]).contiguous()
+    return torch.zeros(is_near.shape).masked_fill(~is_near, HIDDEN)
 
 
 class _Attention(Function):
@@ -102,69 +104,54 @@ class _Attention(Function):
         kv: torch.Tensor,
         sinks: torch.Tensor,
         window: int,
-        entries: torch.Tensor | None,
-        mask: torch.Tensor | None,
+        entries: torch.Tensor,
+        mask: torch.Tensor,
+        dtype: torch.dtype,
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        batch, length, heads, dim = query.shape
-        scale = dim**-0.5
-        cut = _Cut.of(length, window)
-        keys = cut.keys(kv, heads)
-        near_mask = _window_mask(cut, length // cut.block, batch, window)
-        near, near_log = _forward(
-            cut.rows(query), keys, keys, 0.0, False, attn_mask=near_mask, scale=scale
-        )
-        near = near.transpose(1, 2).reshape(query.shape)
-        near_log = near_log.view(batch, -1, heads, cut.block).transpose(1, 2).flatten(2)
-        log_total = torch.logaddexp(near_log, sinks[None, :, None])
-        far = far_log = None
-        if entries is not None and mask is not None and entries.shape[1]:
-            wide = entries[:, None].expand(-1, heads, -1, -1)
-            far, far_log = _forward(
-                query.transpose(1, 2), wide, wide, 0.0, False, attn_mask=mask[:, None], scale=scale
-            )
-            log_total = torch.logaddexp(log_total, far_log)
-        output = near * _share(near_log, log_total)
-        if far is not None and far_log is not None:
-            output += far.transpose(1, 2) * _share(far_log, log_total)
-        ctx.save_for_backward(query, kv, sinks, entries, mask, output, log_total)
-        ctx.window = window
+        output, log_total = torch.empty_like(query), query.new_empty(query.shape[:3])
+        narrow = (query * (_LOG2E * query.shape[-1] ** -0.5)).to(dtype)
+        sinks = sinks * _LOG2E
+        kv, entries = kv.to(dtype), entries.to(dtype)
+        parts = list(_parts(query.shape[1], window, mask))
+        for part in parts:
+            keys = part.keys(kv, entries)
+            shares = part.scores(narrow, keys, mask, window)
+            top = shares.amax(-1, keepdim=True)
+            shares.sub_(top).exp2_()
+            top = top[..., 0]
+            total = shares.sum(-1) + (sinks - top).exp2()
+            products = torch.bmm(shares.flatten(1, 2).to(dtype), keys)
+            torch.div(products.view_as(part.rows(query)), total[..., None], out=part.rows(output))
+            part.rows(log_total).copy_(total.log2_().add_(top))
+        ctx.save_for_backward(narrow, kv, sinks, entries, mask, output, log_total)
+        ctx.window, ctx.parts = window, parts
+        log_total = log_total / _LOG2E
         ctx.mark_non_differentiable(log_total)
         return output, log_total
 
     @staticmethod
     def backward(ctx: Any, grad: torch.Tensor, _: Any) -> Any:  # type: ignore[override]
-        query, kv, sinks, entries, mask, output, log_total = ctx.saved_tensors
-        batch, length, heads, dim = query.shape
-        scale, window = dim**-0.5, ctx.window
-        grad = grad.contiguous()
-        delta = (grad * output).sum(-1).transpose(1, 2)
-        grad_sinks = -((sinks[None, :, None] - log_total).exp() * delta).sum((0, 2))
-        cut = _Cut.of(length, window)
-        keys = cut.keys(kv, heads)
-        near_mask = _window_mask(cut, length // cut.block, batch, window)
-        parts = [cut.rows(part) for part in (grad, query, output)]
-        grad_query, *grad_keys = _backward(
-            parts[0], parts[1], keys, keys, parts[2], cut.logs(log_total), 0.0, False,
-            attn_mask=near_mask, scale=scale,
-        )  # fmt: skip
-        grad_query = grad_query.transpose(1, 2).reshape(query.shape)
-        grad_kv = cut.joined((grad_keys[0] + grad_keys[1]).sum(1), batch)
-        grad_entries = None
-        if entries is not None and mask is not None and entries.shape[1]:
-            wide = entries[:, None].expand(-1, heads, -1, -1)
-            turned = [part.transpose(1, 2) for part in (grad, query, output)]
-            far_query, *far_keys = _backward(
-                turned[0], turned[1], wide, wide, turned[2], log_total.contiguous(), 0.0, False,
-                attn_mask=mask[:, None], scale=scale,
-            )  # fmt: skip
-            grad_query = grad_query + far_query.transpose(1, 2)
-            grad_entries = (far_keys[0] + far_keys[1]).sum(1)
-        return grad_query, grad_kv, grad_sinks, None, grad_entries, None
+        narrow, kv, sinks, entries, mask, output, log_total = ctx.saved_tensors
+        delta = (grad * output).sum(-1)
+        grad_sinks = -((sinks - log_total).exp2() * delta).sum((0, 1))
+        grad_query = torch.empty_like(output)
+        grad_kv, grad_entries = torch.zeros(kv.shape), torch.zeros(entries.shape)
+        given = grad.to(kv.dtype)
+        for part in ctx.parts:
+            keys = part.keys(kv, entries)
+            shares = part.scores(narrow, keys, mask, ctx.window)
+            shares.sub_(part.rows(log_total)[..., None]).exp2_()
+            wanted = part.rows(given).flatten(1, 2)
+            slopes = torch.bmm(wanted, keys.mT).view_as(shares) - part.rows(delta)[..., None]
+            slopes = slopes.mul_(shares).flatten(1, 2).to(kv.dtype)
+            part.rows(grad_query).copy_(torch.bmm(slopes, keys).view_as(part.rows(output)))
+            found = torch.bmm(slopes.mT, part.rows(narrow).flatten(1, 2)).float() / _LOG2E
+            found += torch.bmm(shares.flatten(1, 2).to(kv.dtype).mT, wanted)
+            num_near = part.end - part.first_key
+            grad_kv[:, part.first_key : part.end] += found[:, :num_near]
+            grad_entries[:, : part.num_entries] += found[:, num_near:]
+        grad_query *= output.shape[-1] ** -0.5
+        return grad_query, grad_kv, grad_sinks, None, grad_entries, None, None
 
 
 _attention: Any = _Attention.apply
-
-
-def _share(log_part: torch.Tensor, log_total: torch.Tensor) -> torch.Tensor:
-    """[B, S, H, 1] of logs [B, H, S]."""
-    return (log_part - log_total).exp().transpose(1, 2)[..., None]

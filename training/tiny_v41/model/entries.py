@@ -118,12 +118,12 @@ def entry_shares(
 ) -> torch.Tensor:
     """What rows attend to in every entry, summed over heads, [B, R, E]; no gradient.
 
-    query: [B, S, H, d]; log_total: [B, H, S]; rows: int64 [B, R].
+    query: [B, S, H, d]; log_total: [B, S, H]; rows: int64 [B, R].
     """
     with torch.no_grad():
         chosen = _of(query, rows)
         scores = torch.einsum("brhd,bed->brhe", chosen, entries.values) * query.shape[-1] ** -0.5
-        scores = scores - _of(log_total.transpose(1, 2), rows)[..., None]
+        scores = scores - _of(log_total, rows)[..., None]
         is_seen = visible(_of(positions, rows), entries)
         found: torch.Tensor = scores.exp().sum(2) * is_seen
         return found

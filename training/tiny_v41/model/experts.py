@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from rorqual_engine.models.deepseek.config import MoeConfig
+from torch.autograd import Function
 from torch.nn import functional
-
-from training.tiny_v41.model.pieces import matmul
 
 Weights = dict[str, torch.Tensor]
 UP, DOWN = "ffn.experts.w13", "ffn.experts.w2"
@@ -24,16 +25,11 @@ def mix_experts(
     places, counts = _placed_by_expert(experts, config.num_experts)
     spread = rows.new_zeros((sum(counts), rows.shape[1]))
     spread = spread.index_copy(0, places.flatten(), rows.repeat_interleave(config.top_k, dim=0))
-    ups, downs = weights[UP].unbind(), weights[DOWN].unbind()
-    results = [
-        _expert(part, up, down, config.clamp)
-        for part, up, down in zip(torch.split(spread, counts), ups, downs, strict=False)
-        if len(part)
-    ]
-    placed = torch.cat(results).index_select(0, places.flatten()).view(*places.shape, -1)
-    mixed = torch.einsum("tkd,tk->td", placed.float(), shares)
-    shared = _expert(rows, ups[-1], downs[-1], config.clamp)
-    return mixed + shared.float(), experts
+    spread, counts = torch.cat([spread, rows]), [*counts, len(rows)]
+    inner = _gated(_grouped(spread, weights[UP], counts), config.clamp)
+    results = _grouped(inner, weights[DOWN], counts)
+    placed = results.index_select(0, places.flatten()).view(*places.shape, -1)
+    return (placed * shares[..., None]).sum(1) + results[-len(rows) :], experts
 
 
 @torch.no_grad()
@@ -64,6 +60,53 @@ def _route(
     return experts, chosen / (chosen.sum(-1, keepdim=True) + 1e-20) * config.scale
 
 
-def _expert(rows: torch.Tensor, up: torch.Tensor, down: torch.Tensor, clamp: float) -> torch.Tensor:
-    gate, value = matmul(rows, up).chunk(2, dim=-1)
-    return matmul(functional.silu(gate.clamp(max=clamp)) * value.clamp(-clamp, clamp), down)
+class _Grouped(Function):
+    """Groups of rows [R, in], each times its own matrix of [groups, out, in]: [R, out]."""
+
+    @staticmethod
+    def forward(  # type: ignore[override]
+        ctx: Any, rows: torch.Tensor, matrices: torch.Tensor, counts: list[int]
+    ) -> torch.Tensor:
+        result = rows.new_empty((len(rows), matrices.shape[1]))
+        parts = zip(torch.split(result, counts), torch.split(rows, counts), matrices, strict=True)
+        for out, part, matrix in parts:
+            torch.mm(part, matrix.T, out=out)
+        ctx.save_for_backward(rows, matrices)
+        ctx.counts = counts
+        return result
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> Any:  # type: ignore[override]
+        rows, matrices = ctx.saved_tensors
+        grad_rows, grad_matrices = torch.empty_like(rows), torch.empty_like(matrices)
+        grads, given = torch.split(grad, ctx.counts), torch.split(rows, ctx.counts)
+        for number, out in enumerate(torch.split(grad_rows, ctx.counts)):
+            torch.mm(grads[number], matrices[number], out=out)
+            torch.mm(grads[number].T, given[number], out=grad_matrices[number])
+        return grad_rows, grad_matrices, None
+
+
+class _Gated(Function):
+    """silu of the first half of the columns, cut off above, times the second, cut off at both ends.
+    Nothing flows back through what was cut off."""
+
+    @staticmethod
+    def forward(ctx: Any, rows: torch.Tensor, clamp: float) -> torch.Tensor:  # type: ignore[override]
+        ctx.save_for_backward(rows)
+        ctx.clamp = clamp
+        gate, value = rows.chunk(2, dim=-1)
+        return functional.silu(gate.clamp(max=clamp)) * value.clamp(-clamp, clamp)
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> Any:  # type: ignore[override]
+        (rows,) = ctx.saved_tensors
+        raw = rows.chunk(2, dim=-1)
+        gate, value = raw[0].clamp(max=ctx.clamp), raw[1].clamp(-ctx.clamp, ctx.clamp)
+        to_value = grad * functional.silu(gate)
+        to_gate = torch.ops.aten.silu_backward(grad * value, gate)
+        is_kept = [half <= ctx.clamp for half in (raw[0], raw[1].abs())]
+        return torch.cat([to_gate * is_kept[0], to_value * is_kept[1]], dim=-1), None
+
+
+_grouped: Any = _Grouped.apply
+_gated: Any = _Gated.apply

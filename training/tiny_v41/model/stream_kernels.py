@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 Floats = npt.NDArray[np.float32]
 
-_LANES = 16
+_LANES = 64
 """Rows balanced side by side."""
 
 
@@ -146,112 +146,71 @@ def expand_back(
 
 
 @_compiled
-def balance(logits: Floats, iterations: int, eps: float, comb: Floats) -> None:
-    """Sinkhorn of [n, n, T] by columns and rows in turn, beginning behind a softmax of the rows."""
-    n, num_rows = logits.shape[0], logits.shape[2]
-    blocks = (num_rows + _LANES - 1) // _LANES
-    for block in range(blocks):
-        work = np.empty((n, n, _LANES), np.float32)
-        sums = np.empty(_LANES, np.float32)
-        first = block * _LANES
+def balance(begun: Floats, iterations: int, eps: float, comb: Floats) -> None:
+    """Sinkhorn of begun [n, n, T] by columns and rows in turn, columns first and last."""
+    n, num_rows = begun.shape[0], begun.shape[2]
+    given, found = begun.reshape(n * n, num_rows), comb.reshape(n * n, num_rows)
+    work = np.zeros((n * n, _LANES), np.float32)
+    factors = np.empty(_LANES, np.float32)
+    for first in range(0, num_rows, _LANES):
         count = min(_LANES, num_rows - first)
-        _load_softmax(logits, first, count, eps, work)
+        work[:, :count] = given[:, first : first + count]
         for step in range(2 * iterations - 1):
+            along, across = (n, 1) if step % 2 == 0 else (1, n)
             for a in range(n):
-                sums[:] = eps
+                factors[:] = eps
                 for b in range(n):
                     for lane in range(_LANES):
-                        sums[lane] += work[b, a, lane] if step % 2 == 0 else work[a, b, lane]
+                        factors[lane] += work[a * across + b * along, lane]
+                for lane in range(_LANES):
+                    factors[lane] = np.float32(1) / factors[lane]
                 for b in range(n):
                     for lane in range(_LANES):
-                        if step % 2 == 0:
-                            work[b, a, lane] /= sums[lane]
-                        else:
-                            work[a, b, lane] /= sums[lane]
-        for a in range(n):
-            for b in range(n):
-                for lane in range(count):
-                    comb[a, b, first + lane] = work[a, b, lane]
-
-
-@numba.njit(cache=True, fastmath=True)
-def _load_softmax(logits: Floats, first: int, count: int, eps: float, work: Floats) -> None:
-    n = logits.shape[0]
-    work[:] = 0
-    for a in range(n):
-        for lane in range(count):
-            top = logits[a, 0, first + lane]
-            for b in range(1, n):
-                top = max(top, logits[a, b, first + lane])
-            total = np.float32(0)
-            for b in range(n):
-                value = np.float32(math.exp(logits[a, b, first + lane] - top))
-                work[a, b, lane] = value
-                total += value
-            for b in range(n):
-                work[a, b, lane] = work[a, b, lane] / total + np.float32(eps)
+                        work[a * across + b * along, lane] *= factors[lane]
+        found[:, first : first + count] = work[:, :count]
 
 
 @_compiled
 def balance_back(
-    logits: Floats, iterations: int, eps: float, grad: Floats, grad_logits: Floats
+    begun: Floats, iterations: int, eps: float, grad: Floats, grad_begun: Floats
 ) -> None:
-    """grad, grad_logits: [n, n, T], of comb and of logits."""
-    n, num_rows = logits.shape[0], logits.shape[2]
-    blocks = (num_rows + _LANES - 1) // _LANES
-    steps = 2 * iterations - 1
-    for block in range(blocks):
-        before = np.empty((n, n, _LANES), np.float32)
-        states = np.empty((steps + 1, n, n, _LANES), np.float32)
-        sums = np.empty((steps, n, _LANES), np.float32)
-        back = np.zeros((n, n, _LANES), np.float32)
-        first = block * _LANES
+    """grad, grad_begun: [n, n, T], of comb and of begun."""
+    n, num_rows = begun.shape[0], begun.shape[2]
+    given, wanted = begun.reshape(n * n, num_rows), grad.reshape(n * n, num_rows)
+    found, steps = grad_begun.reshape(n * n, num_rows), 2 * iterations - 1
+    states = np.zeros((steps + 1, n * n, _LANES), np.float32)
+    factors = np.empty((steps, n, _LANES), np.float32)
+    back = np.zeros((n * n, _LANES), np.float32)
+    dots = np.empty(_LANES, np.float32)
+    for first in range(0, num_rows, _LANES):
         count = min(_LANES, num_rows - first)
-        _load_softmax(logits, first, count, eps, before)
-        states[0] = before
+        states[0, :, :count] = given[:, first : first + count]
+        back[:, :count] = wanted[:, first : first + count]
         for step in range(steps):
+            along, across = (n, 1) if step % 2 == 0 else (1, n)
             for a in range(n):
-                sums[step, a, :] = eps
+                factors[step, a] = eps
                 for b in range(n):
                     for lane in range(_LANES):
-                        sums[step, a, lane] += (
-                            states[step, b, a, lane] if step % 2 == 0 else states[step, a, b, lane]
-                        )
+                        factors[step, a, lane] += states[step, a * across + b * along, lane]
+                for lane in range(_LANES):
+                    factors[step, a, lane] = np.float32(1) / factors[step, a, lane]
                 for b in range(n):
+                    place = a * across + b * along
                     for lane in range(_LANES):
-                        if step % 2 == 0:
-                            states[step + 1, b, a, lane] = (
-                                states[step, b, a, lane] / sums[step, a, lane]
-                            )
-                        else:
-                            states[step + 1, a, b, lane] = (
-                                states[step, a, b, lane] / sums[step, a, lane]
-                            )
-        for a in range(n):
-            for b in range(n):
-                for lane in range(count):
-                    back[a, b, lane] = grad[a, b, first + lane]
-        dots = np.empty(_LANES, np.float32)
+                        value = states[step, place, lane] * factors[step, a, lane]
+                        states[step + 1, place, lane] = value
         for step in range(steps - 1, -1, -1):
+            along, across = (n, 1) if step % 2 == 0 else (1, n)
             for a in range(n):
                 dots[:] = 0
                 for b in range(n):
+                    place = a * across + b * along
                     for lane in range(_LANES):
-                        if step % 2 == 0:
-                            dots[lane] += back[b, a, lane] * states[step + 1, b, a, lane]
-                        else:
-                            dots[lane] += back[a, b, lane] * states[step + 1, a, b, lane]
+                        dots[lane] += back[place, lane] * states[step + 1, place, lane]
                 for b in range(n):
+                    place = a * across + b * along
                     for lane in range(_LANES):
-                        if step % 2 == 0:
-                            back[b, a, lane] = (back[b, a, lane] - dots[lane]) / sums[step, a, lane]
-                        else:
-                            back[a, b, lane] = (back[a, b, lane] - dots[lane]) / sums[step, a, lane]
-        for a in range(n):
-            for lane in range(count):
-                dot = np.float32(0)
-                for b in range(n):
-                    dot += back[a, b, lane] * (before[a, b, lane] - np.float32(eps))
-                for b in range(n):
-                    share = before[a, b, lane] - np.float32(eps)
-                    grad_logits[a, b, first + lane] = share * (back[a, b, lane] - dot)
+                        value = (back[place, lane] - dots[lane]) * factors[step, a, lane]
+                        back[place, lane] = value
+        found[:, first : first + count] = back[:, :count]

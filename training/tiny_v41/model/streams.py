@@ -43,7 +43,8 @@ def read(
     base, s = weights[f"hc_{part}_base"], weights[f"hc_{part}_scale"]
     pre_logits, post_logits, comb_logits = torch.split(logits, [n, n, n * n], dim=-1)
     pre_base, post_base, comb_base = torch.split(base, [n, n, n * n])
-    comb = _balance((comb_logits * s[2] + comb_base).view(-1, n, n), iterations, hc_eps)
+    begun = (comb_logits * s[2] + comb_base).view(-1, n, n).softmax(-1) + hc_eps
+    comb = _balance(begun, iterations, hc_eps)
     mix = Mix(
         torch.sigmoid(pre_logits * s[0] + pre_base) + hc_eps,
         2 * torch.sigmoid(post_logits * s[1] + post_base),
@@ -118,11 +119,11 @@ class _Write(Function):
 
 
 class _Balance(Function):
-    """Nearly doubly stochastic matrices [T, n, n] of logits."""
+    """Nearly doubly stochastic matrices [T, n, n] of positive ones."""
 
     @staticmethod
-    def forward(ctx: Any, logits: torch.Tensor, iterations: int, eps: float) -> torch.Tensor:  # type: ignore[override]
-        turned = logits.permute(1, 2, 0).contiguous()
+    def forward(ctx: Any, begun: torch.Tensor, iterations: int, eps: float) -> torch.Tensor:  # type: ignore[override]
+        turned = begun.permute(1, 2, 0).contiguous()
         comb = torch.empty_like(turned)
         kernels.balance(*_arrays(turned), iterations, np.float32(eps), *_arrays(comb))
         ctx.save_for_backward(turned)
@@ -132,12 +133,12 @@ class _Balance(Function):
     @staticmethod
     def backward(ctx: Any, grad: torch.Tensor) -> Any:  # type: ignore[override]
         (turned,) = ctx.saved_tensors
-        grad_logits = torch.empty_like(turned)
+        grad_begun = torch.empty_like(turned)
         given = grad.permute(1, 2, 0).contiguous()
         kernels.balance_back(
-            *_arrays(turned), ctx.iterations, np.float32(ctx.eps), *_arrays(given, grad_logits)
+            *_arrays(turned), ctx.iterations, np.float32(ctx.eps), *_arrays(given, grad_begun)
         )
-        return grad_logits.permute(2, 0, 1), None, None
+        return grad_begun.permute(2, 0, 1), None, None
 
 
 _read: Any = _Read.apply

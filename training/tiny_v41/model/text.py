@@ -31,7 +31,7 @@ Weights = dict[str, torch.Tensor]
 
 @dataclass(frozen=True)
 class Sequences:
-    """Padded sequences and their late spans; S and L are whole blocks of attention.BLOCK."""
+    """Padded sequences and their late spans; S is even."""
 
     ids: torch.Tensor
     """int64 [B, S]"""
@@ -237,7 +237,8 @@ class _Pass:
             self._owned[plan.index] = self._compressed(x, plan)
         chosen = self._choose(x, q_latent, plan, rows)
         far = (chosen.entries.values, chosen.mask) if chosen else (None, None)
-        output, log_total = attend(query, kv, weights["attn.attn_sink"], config.window, *far)
+        sinks = weights["attn.attn_sink"]
+        output, log_total = attend(query, kv, sinks, config.window, *far, dtype=narrow.dtype)
         if chosen is not None and chosen.scores is not None:
             shares = entry_shares(query, log_total, chosen.entries, rows.positions, rows.probes)
             chosen.shares = shares if chosen.shares is None else chosen.shares + shares

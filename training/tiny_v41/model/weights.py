@@ -8,8 +8,9 @@ from typing import Any
 
 import torch
 from rorqual_engine.models.deepseek.config import DeepseekConfig
-from rorqual_engine.prepare.random_parts import NamedShape
 from rorqual_engine.prepare.random_v41 import random_tensors
+
+from training.tiny_v41.model.wiring import wire
 
 Weights = dict[str, torch.Tensor]
 _WIDE = ("embed.weight", ".gate.weight", "hc_", "_norm.weight", "norm.weight", "confidence_head")
@@ -17,11 +18,12 @@ _WIDE = ("embed.weight", ".gate.weight", "hc_", "_norm.weight", "norm.weight", "
 
 
 def first_weights(fields: Mapping[str, Any], seed: int) -> Weights:
-    """fp32 weights to begin with, experts joined."""
+    """fp32 weights to begin with: random, but for wiring.py; experts joined."""
     config = DeepseekConfig.from_hf({**fields})
     shapes = {name: tuple(t.shape) for name, t in random_tensors({**fields}, 0).items()}
     generator = torch.Generator().manual_seed(seed)
     plain = {name: _first(name, shape, config, generator) for name, shape in sorted(shapes.items())}
+    wire(plain, config)
     return join_experts(plain)
 
 
@@ -118,8 +120,3 @@ def _apart(name: str, value: torch.Tensor) -> Iterable[tuple[str, torch.Tensor]]
 def _stored(name: str, value: torch.Tensor) -> torch.Tensor:
     is_matrix = value.dim() == 2 and "hc_" not in name
     return value.to(torch.bfloat16 if is_matrix else torch.float32)
-
-
-def shapes_of(weights: Weights) -> list[NamedShape]:
-    """Names and shapes in order."""
-    return [(name, tuple(value.shape)) for name, value in sorted(weights.items())]

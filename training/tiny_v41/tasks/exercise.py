@@ -72,8 +72,6 @@ class Exercise:
     response_format: Json | None = None
     thinks: bool = False
     pictures: tuple[Picture, ...] = field(default=())
-    depth: float = 0.0
-    """Recall: where in the context the fact stands, 0 = at its beginning."""
 
     def body(self, model: str, num_turns: int | None = None) -> Json:
         """A Chat Completions body that asks the question of a turn, earlier answers given.

@@ -43,6 +43,20 @@ def copying(draw: Draw, longest: int = 12) -> Exercise:
     return _one("copy", question, Answer(said.get(kind, items[-1])))
 
 
+def repeating(draw: Draw) -> Exercise:
+    """Long lists of everything that may have to be copied, word for word."""
+    items = draw.on_side(lambda: [_any_item(draw) for _ in range(draw.between(3, 24))], ", ".join)
+    shown = draw.one((", ", " ", "\n")).join(items)
+    return _one("repeat", draw.one(_KINDS["copy"]).format(shown), Answer(shown))
+
+
+def _any_item(draw: Draw) -> str:
+    kind = draw.below(4)
+    if kind == 0:
+        return draw.name()
+    return draw.code(draw.between(2, 5)) if kind == 1 else draw.one(words.WORDS)
+
+
 def counting(draw: Draw) -> Exercise:
     """Items of a list, or how often one of them occurs."""
     thinks = draw.chance(0.4)

@@ -69,10 +69,9 @@ def recall(draw: Draw, num_sentences: int, num_questions: int = 1) -> Exercise:
     lines = [fact.sentence for fact in facts] + fillers
     order = list(range(len(lines)))
     draw.rng.shuffle(order)
-    asked = [draw.below(num_facts) for _ in range(num_questions)]
+    asked = draw.some(facts, min(num_questions, num_facts))
     text = (draw.one((" ", "\n"))).join(lines[place] for place in order)
-    depth = order.index(asked[0]) / max(1, len(order) - 1)
-    return Exercise("recall", _turns(draw, text, [facts[i] for i in asked]), depth=depth)
+    return Exercise("recall", _turns(draw, text, asked))
 
 
 def _turns(draw: Draw, text: str, asked: list[Fact]) -> tuple[Turn, ...]:

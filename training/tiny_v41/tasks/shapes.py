@@ -10,7 +10,15 @@ import numpy.typing as npt
 
 from training.tiny_v41.tasks import words
 from training.tiny_v41.tasks.draw import Draw
-from training.tiny_v41.tasks.exercise import PICTURE_URL, Answer, Exercise, Picture, Shape, Turn
+from training.tiny_v41.tasks.exercise import (
+    PICTURE_URL,
+    Answer,
+    Exercise,
+    Picture,
+    Shape,
+    Turn,
+    user,
+)
 
 CELL_PIXELS = 42
 """Side of a cell; as much as a token of the tower sees."""
@@ -32,14 +40,18 @@ _PAINT: dict[str, tuple[int, int, int]] = {
 }
 
 
-def shapes(draw: Draw) -> Exercise:
+def shapes(draw: Draw, num_questions: int = 1) -> Exercise:
+    """One picture, and questions about it in turn."""
     picture = draw.on_side(lambda: _picture(draw), _layout)
     question, answer = _question(draw, picture.shapes)
     image = {"type": "image_url", "image_url": {"url": PICTURE_URL.format(number=0)}}
     text = {"type": "text", "text": question}
     parts = [image, text] if draw.chance(0.7) else [text, image]
-    turn = Turn(({"role": "user", "content": parts},), answer)
-    return Exercise("shapes", (turn,), pictures=(picture,))
+    turns = [Turn(({"role": "user", "content": parts},), answer)]
+    for _ in range(num_questions - 1):
+        question, answer = _question(draw, picture.shapes)
+        turns.append(Turn((user(question),), answer))
+    return Exercise("shapes", tuple(turns), pictures=(picture,))
 
 
 def _picture(draw: Draw) -> Picture:
