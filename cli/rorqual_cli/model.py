@@ -18,25 +18,37 @@ from rorqual_cli.problems import CliError
 from rorqual_cli.processes import end_with_parent
 
 DEFAULT_MODEL = "smollm2-135m-instruct"
+SHIPPED_MODELS = Path(__file__).resolve().parents[2] / "models"
+"""Model directories of the checkout, by name."""
 _ERROR_PREFIX = "error: "
 _END_GRACE_S = 3.0
 Say = Callable[[str], None]
 
 
 async def ensure_model(model: str, home: Path, say: Say) -> Path:
-    """Directory of `model`: a directory as it is, else prepared under home/models.
+    """Directory of `model`: a directory as it is or one that is shipped, else prepared under
+    home/models.
 
     The work is done in a process of its own: it needs torch, and this one shall start at once.
     Raises: CliError with the preparation's last line.
     """
-    if Path(model).is_dir():
-        return _existing_directory(Path(model).resolve())
+    directory = existing_directory(model)
+    if directory is not None:
+        return _checked(directory)
     target = prepared_directory(model, home)
     if _is_ready(target):
         say(f"model {target.name} is ready in {target}")
         return target
     await _prepare(model, target, say)
     return target
+
+
+def existing_directory(model: str) -> Path | None:
+    """Where a directory of that path lies, or a shipped model of that name."""
+    for directory in (Path(model), SHIPPED_MODELS / model):
+        if directory.is_dir():
+            return directory.resolve()
+    return None
 
 
 def prepared_directory(model: str, home: Path) -> Path:
@@ -50,7 +62,7 @@ def prepared_directory(model: str, home: Path) -> Path:
     return home / "models" / name
 
 
-def _existing_directory(directory: Path) -> Path:
+def _checked(directory: Path) -> Path:
     try:
         return check_hf_directory(directory)
     except EngineError as error:
@@ -117,7 +129,7 @@ async def _end_group(process: asyncio.subprocess.Process) -> None:
 
 async def prepare(model: str, home: Path, say: Say, *, verify_all: bool) -> Path:
     """`rorqual model prepare`. Raises: CliError."""
-    if not verify_all or Path(model).is_dir():
+    if not verify_all or existing_directory(model) is not None:
         return await ensure_model(model, home, say)
     target = prepared_directory(model, home)
     await _prepare(model, target, say, "--verify")

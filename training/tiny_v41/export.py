@@ -13,9 +13,9 @@ from safetensors.torch import save_file
 
 from training.tiny_v41.calibration import Calibration
 from training.tiny_v41.checkpoints import load_checkpoint, newest_checkpoint
-from training.tiny_v41.draft_learner import DraftLearner
+from training.tiny_v41.draft_learner import DRAFT_PREFIX, DraftLearner
 from training.tiny_v41.evaluation import calibrate
-from training.tiny_v41.model.weights import published
+from training.tiny_v41.model.weights import Weights, published
 from training.tiny_v41.rendering import Renderer
 from training.tiny_v41.run import DRAFT, TEXT_FILES, NoModel
 from training.tiny_v41.trainer import CHECKPOINTS
@@ -40,27 +40,39 @@ def export(
     if path is None:
         raise NoModel(f"{run / CHECKPOINTS} has no checkpoint")
     progress, weights, _ = load_checkpoint(path)
-    tensors = published(weights)
     config, found = dict(fields), None
     if draft is None:
         config["dspark_config"] = None
-        tensors = {name: t for name, t in tensors.items() if not name.startswith("mtp.")}
+        weights = {name: t for name, t in weights.items() if not name.startswith(DRAFT_PREFIX)}
     else:
-        renderer = Renderer(run / TEXT_FILES)
         learner = DraftLearner(config, weights)
-        found = calibrate(learner, renderer, selects=True, count=num_calibrated)
+        found = calibrate(learner, Renderer(run / TEXT_FILES), selects=True, count=num_calibrated)
         temperatures = {"confidence_temperatures": list(found.temperatures)}
         config["dspark_config"] = {**config["dspark_config"], **temperatures}
+    source = f"training/tiny_v41 after {progress.total_tokens} tokens"
+    write_model(out, run / TEXT_FILES, config, weights, source)
+    return found
+
+
+def write_model(
+    out: Path, text_files: Path, config: Mapping[str, Any], weights: Weights, source: str
+) -> None:
+    """A new directory; weights: as training has them. The draft module, which learns later, gets a
+    file of its own: the model's stays as it is."""
     out.mkdir(parents=True)
-    save_file(tensors, out / "model.safetensors", metadata={"format": "pt"})
-    (out / "model.safetensors").chmod(0o644)
+    tensors = published(weights)
+    drafts = {name: tensor for name, tensor in tensors.items() if name.startswith(DRAFT_PREFIX)}
+    texts = {name: tensor for name, tensor in tensors.items() if name not in drafts}
+    for name, part in (("model", texts), ("draft", drafts)):
+        if part:
+            save_file(part, out / f"{name}.safetensors", metadata={"format": "pt"})
+            (out / f"{name}.safetensors").chmod(0o644)
     _write_json(out / "config.json", config)
-    ids = {key: fields[key] for key in ("bos_token_id", "eos_token_id")}
+    ids = {key: config[key] for key in ("bos_token_id", "eos_token_id")}
     _write_json(out / "generation_config.json", {**ids, "pad_token_id": 2, "temperature": 0.0})
     for name in _TEXTS:
-        shutil.copyfile(run / TEXT_FILES / name, out / name)
-    write_manifest(out, MODEL_ID, f"training/tiny_v41 after {progress.total_tokens} tokens")
-    return found
+        shutil.copyfile(text_files / name, out / name)
+    write_manifest(out, MODEL_ID, source)
 
 
 def _write_json(path: Path, content: Mapping[str, Any]) -> None:

@@ -16,6 +16,7 @@ from training.tiny_v41.model.weights import first_weights
 from training.tiny_v41.pair import Pair, Shared
 from training.tiny_v41.rendering import Renderer, write_text_files
 from training.tiny_v41.stopping import StopSignal
+from training.tiny_v41.tokenizer import twins_of
 from training.tiny_v41.trainer import CHECKPOINTS, RunOptions, Trainer
 
 TEXT_FILES = "text"
@@ -42,7 +43,9 @@ def begin_or_continue(options: RunOptions) -> tuple[Progress, AnyLearner]:
         progress, weights, state = load_checkpoint(newest)
         return progress, _learner(options, weights, state)
     if options.part == "model":
-        return Progress(), _learner(options, first_weights(options.fields, options.seed), None)
+        twins = twins_of(options.directory / TEXT_FILES)
+        weights = first_weights(options.fields, options.seed, twins)
+        return Progress(), _learner(options, weights, None)
     model = newest_checkpoint(options.directory.parent / CHECKPOINTS)
     if model is None:
         raise NoModel(f"{options.directory.parent / CHECKPOINTS} has no checkpoint")

@@ -17,7 +17,7 @@ _ALL: Mapping[str, float] = {
     "json": 1.5,
     "shapes": 2.0,
 }
-_MIDDLE: Mapping[str, float] = {**_ALL, "recall": 4.0}
+_LONG: Mapping[str, float] = {**_ALL, "recall": 1.5}
 
 
 @dataclass(frozen=True)
@@ -52,16 +52,16 @@ class Stage:
 
 STAGES: tuple[Stage, ...] = (
     Stage(
-        "short", 2_500_000, 320, 4096, (3e-3, 2.5e-3), (0.03, 0.025), warmup_steps=30,
+        "short", 1_400_000, 320, 4096, (3e-3, 2.5e-3), (0.03, 0.025), warmup_steps=30,
         balance_rate=0.004,
     ),
-    Stage("middle", 1_500_000, 1024, 4096, (2.5e-3, 2e-3), (0.025, 0.018), shares=_MIDDLE),
+    Stage("middle", 600_000, 1024, 4096, (2.5e-3, 1.8e-3), (0.025, 0.016)),
     Stage(
-        "long", 2_500_000, 4096, 6144, (2e-3, 1e-3), (0.018, 0.008), selects=True,
+        "long", 850_000, 4096, 6144, (1.8e-3, 9e-4), (0.016, 0.007), shares=_LONG, selects=True,
         prompt_weight=0.05, balance_rate=0.001,
     ),
     Stage(
-        "last", 2_000_000, 4096, 8192, (1e-3, 2e-5), (0.008, 0.0002), selects=True,
+        "last", 600_000, 4096, 6144, (9e-4, 2e-5), (0.007, 0.0002), shares=_LONG, selects=True,
         prompt_weight=0.02, balance_rate=0.0005,
     ),
 )  # fmt: skip

@@ -25,6 +25,18 @@ def test_equal_names_of_different_files_are_different_models(tmp_path: Path) -> 
     assert prepared_directory(str(paths[0]), tmp_path) != first
 
 
+async def test_a_shipped_model_is_served_by_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shipped, home = tmp_path / "models" / "little", tmp_path / "home"
+    shipped.mkdir(parents=True)
+    for name in ("config.json", "tokenizer.json", "model.safetensors"):
+        (shipped / name).touch()
+    monkeypatch.setattr("rorqual_cli.model.SHIPPED_MODELS", tmp_path / "models")
+    assert await ensure_model("little", home, say) == shipped
+    assert not home.exists()
+
+
 @pytest.mark.parametrize("name", ["config.json", "tokenizer.json", "*.safetensors"])
 async def test_an_incomplete_directory_is_refused_before_anything_starts(
     tmp_path: Path, name: str

@@ -10,9 +10,11 @@ import pytest
 from transformers import PreTrainedTokenizerFast
 
 from training.tiny_v41.rendering import Renderer, write_text_files
+from training.tiny_v41.tasks import words
 from training.tiny_v41.tasks.draw import Draw
 from training.tiny_v41.tasks.exercise import Exercise
 from training.tiny_v41.tasks.mixture import FAMILIES, exercise
+from training.tiny_v41.tokenizer import twins_of
 
 
 @pytest.fixture(scope="module")
@@ -39,6 +41,20 @@ def drawn(family: str, count: int = 12) -> list[Exercise]:
 def test_any_text_comes_back_from_its_tokens(tokenizer: PreTrainedTokenizerFast) -> None:
     for text in ("Plain words, 4821.", " \n\ttabs  and   spaces ", "日本語 ünï 🐋", "{}[]<|>=+-*/"):
         assert tokenizer.decode(tokenizer.encode(text, add_special_tokens=False)) == text
+
+
+def test_a_word_is_cut_alike_behind_a_space(
+    directory: Path, tokenizer: PreTrainedTokenizerFast
+) -> None:
+    twins = dict(twins_of(directory))
+    space = tokenizer.encode(" ", add_special_tokens=False)
+    draw = Draw("words", held_out=True)
+    for word in (*words.WORDS, *(draw.name() for _ in range(50))):
+        plain, spaced = (
+            tokenizer.encode(text, add_special_tokens=False) for text in (word, f" {word}")
+        )
+        begin = [twins[plain[0]]] if plain[0] in twins else [*space, plain[0]]
+        assert spaced == [*begin, *plain[1:]]
 
 
 def test_every_digit_is_a_token(tokenizer: PreTrainedTokenizerFast) -> None:

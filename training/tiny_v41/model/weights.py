@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -17,13 +17,18 @@ _WIDE = ("embed.weight", ".gate.weight", "hc_", "_norm.weight", "norm.weight", "
 """Parts of names of tensors that are used in fp32."""
 
 
-def first_weights(fields: Mapping[str, Any], seed: int) -> Weights:
-    """fp32 weights to begin with: random, but for wiring.py; experts joined."""
+def first_weights(
+    fields: Mapping[str, Any], seed: int, twins: Sequence[tuple[int, int]] = ()
+) -> Weights:
+    """fp32 weights to begin with: random, but for wiring.py; experts joined.
+
+    twins: see wiring.wire.
+    """
     config = DeepseekConfig.from_hf({**fields})
     shapes = {name: tuple(t.shape) for name, t in random_tensors({**fields}, 0).items()}
     generator = torch.Generator().manual_seed(seed)
     plain = {name: _first(name, shape, config, generator) for name, shape in sorted(shapes.items())}
-    wire(plain, config)
+    wire(plain, config, twins)
     return join_experts(plain)
 
 

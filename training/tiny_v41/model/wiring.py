@@ -10,6 +10,7 @@ change it: some dimensions of the streams are kept for it, all else begins at ra
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -39,21 +40,33 @@ class _Space:
     """of the row two before"""
     copied: slice
     """own of a row that was found"""
+    spaced: int
+    """Whether a token begins with a space"""
+    wants_space: int
+    """Whether the next one does"""
     part: int
     """Dimensions of a half"""
+
+    @property
+    def end(self) -> int:
+        return self.wants_space + 1
 
     @classmethod
     def of(cls, config: DeepseekConfig) -> _Space:
         part = (config.head_dim - config.rope_dim) // 4
         ends = [1 + part * count for count in (0, 2, 3, 4, 6)]
         own, last, before, copied = map(slice, ends, ends[1:])
-        return cls(own, last, before, copied, part)
+        return cls(own, last, before, copied, copied.stop, copied.stop + 1, part)
 
 
-def wire(weights: Weights, config: DeepseekConfig) -> None:
-    """Changes random first values in place; experts not joined yet."""
+def wire(weights: Weights, config: DeepseekConfig, twins: Sequence[tuple[int, int]]) -> None:
+    """Changes random first values in place; experts not joined yet.
+
+    twins: tokens and what they are with a space before them: the same, but for one dimension.
+    """
     space = _Space.of(config)
     _keep_clear(weights, space)
+    _pair(weights, space, twins)
     _look_back(weights, config, space)
     for plan in config.layers[config.num_encoder_layers :: 2]:
         _find(weights, f"layers.{plan.index}.attn.", config, space)
@@ -62,7 +75,7 @@ def wire(weights: Weights, config: DeepseekConfig) -> None:
 
 def _keep_clear(weights: Weights, space: _Space) -> None:
     """Tokens say which they are; nobody writes where something has a meaning."""
-    embed, end = weights["embed.weight"], space.copied.stop
+    embed, end = weights["embed.weight"], space.end
     embed[:, space.own] *= 2
     embed[:, space.own.stop : end] = 0
     embed[:, 0] = _CONSTANT
@@ -75,10 +88,21 @@ def _keep_clear(weights: Weights, space: _Space) -> None:
                 value[0] = _CONSTANT
 
 
+def _pair(weights: Weights, space: _Space, twins: Sequence[tuple[int, int]]) -> None:
+    embed, head = weights["embed.weight"], weights["head.weight"]
+    head[:, space.wants_space] = 0
+    for plain, spaced in twins:
+        embed[spaced, space.own] = embed[plain, space.own]
+        for token, sign in ((plain, -1), (spaced, 1)):
+            embed[token, space.spaced] = sign
+            head[token, space.wants_space] = sign * _HEAD
+
+
 def _look_back(weights: Weights, config: DeepseekConfig, space: _Space) -> None:
     """The first layer: heads that look one, two and three places back; what the first two see."""
     query, key, latent, narrow, out = _parts(weights, "layers.0.attn.")
-    rms = float(weights["embed.weight"].square().mean().sqrt())
+    rms = round(float(weights["embed.weight"].double().square().mean().sqrt()), 4)
+    # rounded, because a sum's last bits depend on the number of threads
     latent[0] = 0
     latent[0, 0] = 6 * rms / _CONSTANT
     told = 6 / math.sqrt(1 + 35 / len(latent))
