@@ -8,7 +8,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 from rorqual_policy.expert_moves import DEFAULT_MOVES
 from rorqual_policy.expert_placement import Cards
@@ -27,6 +27,12 @@ _RECENT, _OLDER = 3, 30
 _CLOSE_S = 5.0
 
 PlanTables = Callable[[Mapping[int, Cards]], None]
+OnDecision = Callable[[str, tuple[Any, ...], Any], None]
+"""Told the kind, the input and the outcome of every decision, for replay."""
+
+
+def not_told(kind: str, given: tuple[Any, ...], decision: Any) -> None:
+    """The `OnDecision` of who asks for nothing."""
 
 
 @dataclass(frozen=True)
@@ -76,20 +82,16 @@ class LoadHistory:
 
 
 def decide_tables(
-    history: LoadHistory, tables: Sequence[Cards], params: BalanceParams
+    history: LoadHistory, tables: Sequence[Cards], params: BalanceParams, on_decision: OnDecision
 ) -> list[Rebalance]:
-    """By layer. Each is logged with what it was made from, for replay."""
+    """By layer."""
     moves = DEFAULT_MOVES._replace(max_changes=params.max_changes)
+    bounds = RebalanceParams(moves, params.num_nodes)
     found = []
     for layer, cards in enumerate(tables):
         samples = history.samples(layer)
-        bounds = RebalanceParams(moves, params.num_nodes)
         decision = decide_rebalance(samples, cards, bounds, improve)
-        log.debug(
-            "expert table decided",
-            extra={"layer": layer, "samples": samples, "cards": cards, "params": bounds,
-                   "decision": decision},
-        )  # fmt: skip
+        on_decision("experts", (samples, cards, bounds), decision)
         found.append(decision)
     return found
 
@@ -97,8 +99,15 @@ def decide_tables(
 class ExpertWatch:
     """Ends windows, tells the model of them, and decides at every interval."""
 
-    def __init__(self, model: WatchedModel, params: BalanceParams, plan: PlanTables | None) -> None:
+    def __init__(
+        self,
+        model: WatchedModel,
+        params: BalanceParams,
+        plan: PlanTables | None,
+        on_decision: OnDecision = not_told,
+    ) -> None:
         self._model, self._params, self._plan = model, params, plan
+        self._on_decision = on_decision
         self._history = LoadHistory(model.layer_loads())
         self._num_windows = 0
 
@@ -114,7 +123,7 @@ class ExpertWatch:
 
     def _rebalance(self, plan: PlanTables) -> None:
         tables = self._model.expert_tables()
-        decisions = decide_tables(self._history, tables, self._params)
+        decisions = decide_tables(self._history, tables, self._params, self._on_decision)
         plan({layer: d.cards for layer, d in enumerate(decisions) if d.num_changes})
         imbalance = max((load.recent.imbalance for load in self._model.expert_loads), default=0.0)
         log.info(
@@ -132,6 +141,7 @@ def watching(
     model: WatchedModel,
     params: BalanceParams = DEFAULT_BALANCE,
     plan: PlanTables | None = None,
+    on_decision: OnDecision = not_told,
 ) -> Iterator[None]:
     """A thread that watches while the block runs.
 
@@ -139,7 +149,7 @@ def watching(
     """
     ended = threading.Event()
     window_s = (params.interval_s or DEFAULT_BALANCE.interval_s) / WINDOWS
-    watch = ExpertWatch(model, params, plan if params.interval_s else None)
+    watch = ExpertWatch(model, params, plan if params.interval_s else None, on_decision)
 
     def run() -> None:
         while not ended.wait(window_s):

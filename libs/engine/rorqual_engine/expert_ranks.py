@@ -20,7 +20,13 @@ from rorqual_policy.expert_rebalance import plan_fetches
 
 from rorqual_engine.batch import SequenceChunk
 from rorqual_engine.errors import BadChunk, UnsupportedModel
-from rorqual_engine.expert_balance import DEFAULT_BALANCE, BalanceParams, watching
+from rorqual_engine.expert_balance import (
+    DEFAULT_BALANCE,
+    BalanceParams,
+    OnDecision,
+    not_told,
+    watching,
+)
 from rorqual_engine.expert_processes import ExpertWorkers, OnLost
 from rorqual_engine.expert_worker import STEP, WorkerJob, move_message
 from rorqual_engine.kernels.registry import KernelChoice
@@ -86,7 +92,7 @@ class ModelSettings(Protocol):
 
 
 def open_served_model(
-    settings: ModelSettings, on_lost: OnLost
+    settings: ModelSettings, on_lost: OnLost, on_decision: OnDecision = not_told
 ) -> AbstractContextManager[CausalModel]:
     """open_model as a service's settings say."""
     return open_model(
@@ -105,6 +111,7 @@ def open_served_model(
         ),
         drafts=settings.drafts,
         on_lost=on_lost,
+        on_decision=on_decision,
     )
 
 
@@ -119,13 +126,14 @@ def open_model(
     drafts: bool = False,
     ranks: ExpertRanks = ExpertRanks(),
     on_lost: OnLost = lambda lost: None,
+    on_decision: OnDecision = not_told,
 ) -> Iterator[CausalModel]:
     """A loaded model, and its workers while the block runs.
 
     device: of this rank; on GPUs the next rank has the next one. kernels, keeps_quantized,
     drafts: see LoadOptions.
     on_lost: called from any thread, once, when a worker has ended or is too late: each step raises
-    GroupLost from then on.
+    GroupLost from then on. on_decision: called from a thread of its own.
     Raises: what load_model raises; GroupLost, BadPlacement.
     """
     options = LoadOptions(
@@ -161,7 +169,7 @@ def open_model(
         workers.wait_until_ready(_LOAD_TIMEOUT_S)
         log.info("experts are shared", extra={"ranks": ranks.size, "pids": workers.pids})
         leading = LeadingModel(model, workers)
-        with watching(leading, ranks.balance, leading.plan_tables):
+        with watching(leading, ranks.balance, leading.plan_tables, on_decision):
             yield leading
 
 

@@ -31,6 +31,7 @@ from rorqual_runtime.blockstore import (
     open_block_store,
 )
 from rorqual_runtime.bus import Bus, MessageContext
+from rorqual_runtime.decision_log import log_decision
 from rorqual_runtime.errors import Unsupported
 from rorqual_runtime.logs import get_logger, log_duration
 from rorqual_runtime.process import end_at_once
@@ -106,7 +107,9 @@ async def open_decode(
 def _load(settings: DecodeSettings, stack: AsyncExitStack) -> CausalModel:
     """Raises: Unsupported, which ends the start with the engine's one line."""
     try:
-        opened = open_served_model(settings, on_lost=lambda lost: end_at_once(str(lost)))
+        opened = open_served_model(
+            settings, on_lost=lambda lost: end_at_once(str(lost)), on_decision=log_decision
+        )
         return stack.enter_context(opened)
     except EngineError as error:
         raise Unsupported(str(error)) from error

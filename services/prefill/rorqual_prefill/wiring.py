@@ -18,6 +18,7 @@ from rorqual_policy.step_cost import StepCost
 from rorqual_policy.window_value import choose_window_victims
 from rorqual_runtime import subjects
 from rorqual_runtime.bus import Bus
+from rorqual_runtime.decision_log import log_decision
 from rorqual_runtime.errors import ServingError, Unsupported
 from rorqual_runtime.logs import get_logger, log_duration
 from rorqual_runtime.process import end_at_once
@@ -88,7 +89,9 @@ async def open_prefill(
 def _load(settings: PrefillSettings, stack: AsyncExitStack) -> CausalModel:
     """Raises: Unsupported, which ends the start with the engine's one line."""
     try:
-        opened = open_served_model(settings, on_lost=lambda lost: end_at_once(str(lost)))
+        opened = open_served_model(
+            settings, on_lost=lambda lost: end_at_once(str(lost)), on_decision=log_decision
+        )
         return stack.enter_context(opened)
     except EngineError as error:
         raise Unsupported(str(error)) from error

@@ -10,18 +10,20 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from rorqual_engine.batch import SequenceChunk
 from rorqual_engine.errors import BadChunk, UnsupportedModel
-from rorqual_engine.expert_balance import BalanceParams
+from rorqual_engine.expert_balance import BalanceParams, OnDecision
 from rorqual_engine.expert_ranks import ExpertRanks, LeadingModel, open_model
 from rorqual_engine.models import load_model
 from rorqual_engine.parallel import BadPlacement, GroupLost
 from rorqual_engine.prepare.random_v41 import write_random_v41
 from rorqual_engine.runner import BareEngine, GenerationParams
+from rorqual_policy.expert_rebalance import decide_rebalance
 
 from tests.support.waiting import until_blocking
 
@@ -29,7 +31,7 @@ PARAMS = GenerationParams(8, ignore_eos=True)
 LEADER = """
 import sys, time
 from pathlib import Path
-from rorqual_engine.expert_balance import BalanceParams
+from rorqual_engine.expert_balance import BalanceParams, OnDecision
 from rorqual_engine.expert_ranks import ExpertRanks, open_model
 with open_model(Path(sys.argv[1]), ranks=ExpertRanks(2)) as model:
     print(model.worker_pids[0], flush=True)
@@ -72,8 +74,10 @@ def test_tokens_are_those_of_one_process(model_dir: Path, tmp_path: Path, size: 
 def test_experts_move_while_it_generates(model_dir: Path) -> None:
     """By themselves, few at a time, and not a token changes."""
     expected = BareEngine(load_model(model_dir)).generate(_prompts(), PARAMS)
-    balance = BalanceParams(interval_s=1.8, max_changes=2)
-    with open_model(model_dir, ranks=ExpertRanks(2, balance=balance)) as model:
+    ranks = ExpertRanks(2, balance=BalanceParams(interval_s=1.8, max_changes=2))
+    decisions: list[tuple[Any, Any]] = []
+    note: OnDecision = lambda _, given, decision: decisions.append((given, decision))  # noqa: E731
+    with open_model(model_dir, ranks=ranks, on_decision=note) as model:
         assert isinstance(model, LeadingModel)
         before, engine = model.expert_tables(), BareEngine(model)
         changed: list[int] = []
@@ -89,6 +93,9 @@ def test_experts_move_while_it_generates(model_dir: Path) -> None:
         assert len(model.expert_loads) == len(before)
         with pytest.raises(BadPlacement, match="no rank holds"):
             model.plan_tables({0: (before[0][0], before[0][0])})
+    assert {decision.reason for _, decision in decisions} >= {"gain"}
+    for given, decision in decisions[:20]:
+        assert decide_rebalance(*given) == decision
 
 
 def test_a_dead_worker_ends_the_group(model_dir: Path) -> None:

@@ -18,6 +18,7 @@ from rorqual_policy import (
     decide_admission,
     plan_chunks,
 )
+from rorqual_policy.expert_rebalance import RebalanceParams, decide_rebalance
 from rorqual_policy.fair_share import FairShare
 from rorqual_policy.prefill_line import LineHead, Puller, choose_pull, line_params
 from rorqual_policy.prefill_policy import rorqual_policy
@@ -44,6 +45,10 @@ CASES = {
     "chunks": (
         plan_chunks,
         ([WaitingSequence("r/0", 500, 128, 0.1)], StepPlan(STUDY_COST, 0.1 / 3, 4096)),
+    ),
+    "experts": (
+        decide_rebalance,
+        ([[4000.0, 10.0, 10.0, 10.0]], ((0, 1, 3), (2, 3)), RebalanceParams(least_tokens=2.5)),
     ),
     "placement": (
         choose_decode,
