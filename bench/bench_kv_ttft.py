@@ -29,6 +29,8 @@ from tests.support.model import random_v41_dir
 
 GOAL = 1 / 20
 STORED_TIMEOUT_S = 60.0
+CALIBRATED = {"RORQUAL_PREFILL_CALIBRATE_S": "1"}
+"""As shipped: whether blocks are read or computed is decided by measured costs."""
 
 
 @dataclass(frozen=True)
@@ -73,7 +75,7 @@ def bench(case: Case, model: dict[str, str], *, rounds: int, hits_per_round: int
     cold_s, hit_s, ratios = [], [], []
     with (
         tempfile.TemporaryDirectory(prefix="rorqual-bench-") as home,
-        running_fleet(Path(home), **model) as fleet,
+        running_fleet(Path(home), env=CALIBRATED, **model) as fleet,
     ):
         ask(fleet, case, [dice.randrange(*case.id_range) for _ in range(300)])
         num_blocks = 300 // BLOCK_TOKENS
