@@ -99,6 +99,9 @@ def test_a_stored_block_that_was_damaged_is_computed_again(fleet: FleetFactory) 
     _wait_for_hit(running, content)
     for path in running.home.glob("store/slots-*/*.data"):
         _damage(path)
+    instance_id = running.kill("prefill")  # with what it keeps in memory
+    running.restart(instance_id)
+    running.wait_ready(instance_id)
     again = _ask(running, content)
     assert _num_cached(again) == 0
     assert _text(again) == first
