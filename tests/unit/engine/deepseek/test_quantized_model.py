@@ -99,6 +99,7 @@ class _Settings:
 
     model_dir: Path
     keeps_quantized: bool
+    drafts: bool = False
     device: str = "cpu"
     dtype: str = "float32"
     kernels: str = "auto"
