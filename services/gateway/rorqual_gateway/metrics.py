@@ -47,7 +47,7 @@ class GatewayMetrics:
         )
         self._unmetered = Counter(
             "rorqual_quota_checks_skipped",
-            "quota checks and reports left out because Redis was away",
+            "quota checks left out because Redis was away",
             registry=self.registry,
         )
         self._http = Counter(

@@ -2,10 +2,10 @@
 
 import asyncio
 import math
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 from rorqual_runtime.accounts.quotas import Quotas, QuotaState
 from rorqual_runtime.errors import RateLimited
@@ -21,6 +21,16 @@ _UNITS = {
     "tokens_per_minute": "tokens a minute",
     "max_concurrent": "requests at once",
 }
+MAX_OWED = 10_000
+"""Ended requests that Redis has yet to hear of; of more the oldest are forgotten."""
+
+
+class _Ended(NamedTuple):
+    """A request that needs its place no more."""
+
+    caller: Caller
+    request_id: str
+    num_tokens: int
 
 
 class OverQuota(RateLimited):
@@ -35,6 +45,7 @@ class OverQuota(RateLimited):
 
 class QuotaGate:
     """Counts in Redis, over all gateways. While Redis is away nobody is refused: serving first.
+    What ends meanwhile is told on its return.
 
     lease_s: when a request counts as ended, should this gateway die.
     """
@@ -47,6 +58,7 @@ class QuotaGate:
         self._track = track
         self._lease_s = lease_s
         self._settling: dict[str, set[asyncio.Task[None]]] = defaultdict(set)
+        self._owed: deque[_Ended] = deque(maxlen=MAX_OWED)
 
     @asynccontextmanager
     async def hold(
@@ -59,9 +71,13 @@ class QuotaGate:
         state = await self._take(caller, request_id)
         try:
             yield state
-        finally:
-            if state is not None:
-                self._settle_soon(caller, request_id, num_tokens())
+        finally:  # also of one that Redis let in without its word reaching us
+            self._settle_soon(_Ended(caller, request_id, num_tokens()))
+
+    async def settle_owed(self) -> None:
+        """Redis is back: it is told what ended meanwhile."""
+        while self._owed and await self._tell(self._owed.popleft()):
+            pass
 
     async def _take(self, caller: Caller, request_id: str) -> QuotaState | None:
         if settling := self._settling.get(caller.key_id):
@@ -79,20 +95,27 @@ class QuotaGate:
             raise OverQuota(caller, state)
         return state
 
-    def _settle_soon(self, caller: Caller, request_id: str, num_tokens: int) -> None:
+    def _settle_soon(self, ended: _Ended) -> None:
         """In the background: the request may be one that is being cancelled."""
-        tasks = self._settling[caller.key_id]
-        task = self._track(self._settle(caller, request_id, num_tokens))
+        key_id = ended.caller.key_id
+        tasks = self._settling[key_id]
+        task = self._track(self._settle(ended))
         tasks.add(task)
 
         def settled(task: asyncio.Task[None]) -> None:
             tasks.discard(task)
-            if not tasks and self._settling.get(caller.key_id) is tasks:
-                del self._settling[caller.key_id]
+            if not tasks and self._settling.get(key_id) is tasks:
+                del self._settling[key_id]
 
         task.add_done_callback(settled)
 
-    async def _settle(self, caller: Caller, request_id: str, num_tokens: int) -> None:
+    async def _settle(self, ended: _Ended) -> None:
+        if await self._tell(ended) and self._owed:
+            self._track(self.settle_owed())
+
+    async def _tell(self, ended: _Ended) -> bool:
+        """Whether Redis knows now that this one has ended; else it stays owed."""
+        caller, request_id, num_tokens = ended
         try:
             await self._link.call(
                 lambda redis: Quotas(redis).settle(
@@ -100,4 +123,6 @@ class QuotaGate:
                 )
             )
         except StoreAway:
-            self._metrics.count_unmetered()
+            self._owed.append(ended)
+            return False
+        return True

@@ -107,7 +107,7 @@ class GatewayService:
         self._ctx.report_load(self._fill_report)
         if self.settings.stored_keys:
             await self._link.connect()
-            self._ctx.track(self._link.keep_up())
+            self._ctx.track(self._link.keep_up(self.quotas.settle_owed))
 
     async def drain(self, timeout_s: float) -> None:
         """Refuse new requests; return once none is under way, those that take too long broken off.
