@@ -70,7 +70,8 @@ class TlsFiles:
     def check(self) -> None:
         """Raises: Unsupported naming what is wrong with the pair."""
         try:
-            ssl.create_default_context(ssl.Purpose.CLIENT_AUTH).load_cert_chain(self.cert, self.key)
+            context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+            context.load_cert_chain(self.cert, self.key, password="")  # else a terminal is asked
         except (OSError, ssl.SSLError) as error:
             reason = error.strerror or getattr(error, "reason", "") or "it cannot be read"
             raise Unsupported(f"RORQUAL_GATEWAY_TLS_CERT, _TLS_KEY: {reason}") from error

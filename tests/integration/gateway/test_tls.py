@@ -8,6 +8,7 @@ from pathlib import Path
 import httpx
 import openai
 import pytest
+from cryptography.hazmat.primitives import serialization
 from pydantic import ValidationError
 from rorqual_gateway.server import TlsFiles
 from rorqual_gateway.settings import GatewaySettings
@@ -49,6 +50,20 @@ async def test_answers_stream_over_https_and_plain_http_gets_nothing(
             await stranger.get(fleet.gateway.url.replace("https", "http") + "/live")
 
 
+def with_passphrase(key: Path, directory: Path) -> Path:
+    """The same key, encrypted."""
+    secret = serialization.load_pem_private_key(key.read_bytes(), None)
+    path = directory / "encrypted.pem"
+    path.write_bytes(
+        secret.private_bytes(
+            serialization.Encoding.PEM,
+            serialization.PrivateFormat.PKCS8,
+            serialization.BestAvailableEncryption(b"secret"),
+        )
+    )
+    return path
+
+
 def test_pairs_that_cant_be_used_stop_the_start(tls: TlsFiles, tmp_path: Path) -> None:
     with pytest.raises(ValidationError, match="belong together"):
         GatewaySettings(tls_cert=tls.cert)
@@ -56,6 +71,7 @@ def test_pairs_that_cant_be_used_stop_the_start(tls: TlsFiles, tmp_path: Path) -
     for pair in (
         TlsFiles(tmp_path / "none.pem", tls.key),
         TlsFiles(tls.key, tls.cert),
+        TlsFiles(tls.cert, with_passphrase(tls.key, tmp_path)),
     ):
         with pytest.raises(Unsupported, match="RORQUAL_GATEWAY_TLS_CERT"):
             pair.check()
