@@ -80,7 +80,7 @@ function Instance({ instance }) {
         ${instance.num_held_leases > 0 && html`<div><dt>leases</dt><dd>${instance.num_held_leases}</dd></div>`}
         ${facts(instance, detail).map(([name, value]) => html`<div><dt>${name}</dt><dd>${value}</dd></div>`)}
       </dl>
-      <${Heat} rows=${detail.expert_loads} />
+      <${Heat} load=${instance.experts} />
     </article>
   `;
 }
@@ -118,19 +118,20 @@ function Bar({ label, used, total }) {
   `;
 }
 
-/** Load of experts: one row a layer, one cell an expert, as a share of the row's most loaded one. */
-function Heat({ rows }) {
-  if (!Array.isArray(rows) || !rows.length) return null;
-  const cells = rows.map((row) => (row.tokens ?? row).map(Number));
+/** The most loaded expert of each layer over the mean of its layer: one cell a layer. */
+function Heat({ load }) {
+  const layers = Object.entries(load?.hottest ?? {}).map(([layer, hottest]) => [Number(layer), Number(hottest)]);
+  if (!layers.length) return null;
+  layers.sort(([a], [b]) => a - b);
+  const most = Math.max(1, ...layers.map(([, hottest]) => hottest));
+  const text = `Most loaded expert by layer: up to ${most.toFixed(1)} times the mean`;
   return html`
     <figure class="heat">
-      <figcaption>Expert load by layer</figcaption>
-      ${cells.map((row, layer) => {
-        const most = Math.max(1, ...row);
-        return html`<div class="heatrow" role="img" aria-label=${`layer ${layer}: most loaded expert ${row.indexOf(Math.max(...row))}`}>
-          ${row.map((tokens) => html`<span style=${{ opacity: (0.08 + 0.92 * tokens / most).toFixed(2) }}></span>`)}
-        </div>`;
-      })}
+      <figcaption>${text}</figcaption>
+      <div class="heatrow" role="img" aria-label=${text}>
+        ${layers.map(([layer, hottest]) => html`<span title=${`layer ${layer}: ${hottest.toFixed(2)}`}
+          style=${{ opacity: (0.08 + 0.92 * hottest / most).toFixed(2) }}></span>`)}
+      </div>
     </figure>
   `;
 }
