@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,13 +36,18 @@ def read_spans(directory: Path, text: str = "", *, tail_bytes: int | None = None
     """Spans of the directory's files, rotated ones too, whose line contains `text`; unreadable
     lines are left out. tail_bytes: of each file only its newest bytes, about so many."""
     for path in sorted(directory.glob("*.jsonl*")):
-        with path.open(encoding="utf-8", errors="replace") as lines:
-            if tail_bytes is not None:
-                lines.seek(max(0, path.stat().st_size - tail_bytes))
-            for line in lines:
-                span = _span(line) if text in line else None
-                if span is not None:
-                    yield span
+        with contextlib.suppress(FileNotFoundError):  # rotated just now
+            yield from _read_file(path, text, tail_bytes)
+
+
+def _read_file(path: Path, text: str, tail_bytes: int | None) -> Iterator[Span]:
+    with path.open(encoding="utf-8", errors="replace") as lines:
+        if tail_bytes is not None:
+            lines.seek(max(0, os.fstat(lines.fileno()).st_size - tail_bytes))
+        for line in lines:
+            span = _span(line) if text in line else None
+            if span is not None:
+                yield span
 
 
 def _span(line: str) -> Span | None:
@@ -116,7 +123,7 @@ def newest_requests(directory: Path, *, limit: int, tail_bytes: int) -> list[Tra
             duration_ms=(span.end_unix_ns - span.start_unix_ns) / 1e6,
             is_error=span.is_error,
         )
-        for span in read_spans(directory, REQUEST_ID, tail_bytes=tail_bytes)
+        for span in read_spans(directory, '"rorqual-gateway"', tail_bytes=tail_bytes)
         if span.service == "gateway" and span.request_id
     ]
     return sorted(found, key=lambda request: -request.start_unix_ns)[:limit]
