@@ -25,6 +25,7 @@ from rorqual_cli.problems import CliError
 from rorqual_cli.state import running_state
 
 TIMEOUT_S = 5.0
+MAX_DAYS = 36_500.0
 _DAY_S = 86_400.0
 _COLUMNS = ("id", "name", "tenant", "scopes", "limits", "created", "expires")
 
@@ -56,8 +57,8 @@ async def _run(url: str, options: argparse.Namespace) -> int:
 async def _create(store: KeyStore, options: argparse.Namespace) -> int:
     key_id, now_unix_s = new_key_id(), time.time()
     lives_s = None if options.expires_days is None else options.expires_days * _DAY_S
-    if lives_s is not None and not 0 < lives_s < float("inf"):
-        raise CliError("--expires-days must be above 0")
+    if lives_s is not None and not 0 < lives_s <= MAX_DAYS * _DAY_S:
+        raise CliError(f"--expires-days must be above 0 and at most {MAX_DAYS:g}")
     key = ApiKey(
         id=key_id,
         name=options.name,

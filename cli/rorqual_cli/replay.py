@@ -24,6 +24,7 @@ def run_replay(options: argparse.Namespace) -> int:
 
     Raises: CliError for a trace or options that can't be used.
     """
+    prices = read_prices(options)
     trace = _read(options.trace)
     try:
         wanted = replay_options(options)
@@ -31,7 +32,6 @@ def run_replay(options: argparse.Namespace) -> int:
         values = summary(result, wanted, trace.name)
     except ValueError as error:
         raise CliError(str(error)) from None
-    prices = read_prices(options)
     if prices is not None:
         values["money"] = money(values, prices)
     text = json.dumps(values, indent=2)

@@ -38,6 +38,7 @@ async def test_a_key_is_made_listed_without_its_secret_and_revoked(
         (("create", "Ada", "--max-concurrent", "0"), "max_concurrent"),
         (("create", "Ada", "--tenant", "a b"), "tenant"),
         (("create", "Ada", "--expires-days", "-1"), "--expires-days"),
+        (("create", "Ada", "--expires-days", "1e9"), "--expires-days"),
         (("revoke", "nobody"), "nobody"),
     ):
         code, _, err = await asyncio.to_thread(run, *bad)
