@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -192,11 +192,15 @@ class WindowExchange:
         if place is None:
             return None
         try:
-            return await self._fetch_from(place.holder_id, key)
+            window = await self._fetch_from(place.holder_id, key)
         except ServingError:
             self._known.pop(key, None)
             self._ctx.track(self._tell(key, place.holder_id, 0.0, place.is_replayed))
             return None
+        if window.is_replayed and self._known.get(key) is place:
+            # Who wants an exact one need not ask for it again.
+            self._known[key] = replace(place, is_replayed=True)
+        return window
 
     async def _fetch_from(self, holder_id: str, key: bytes) -> KeptWindow:
         reply = await self._ctx.bus.request(

@@ -127,8 +127,9 @@ class BlockIndex:
         return self._records(touched)
 
     def merged(self, records: Records, now_unix_s: float) -> Records:
-        """Records of blocks stored now, joined with what is known: the longer life stays, and so
-        does the provenance of a live block, whose bytes stay in the store."""
+        """Records of blocks stored now, joined with what is known: the longer life stays. A store
+        keeps an exact block, or takes one in place of a replayed one; a block that two stores have
+        is exact only where both are."""
         merged = records.copy()
         known = self._records(self._table.find(record_keys(records)))
         is_live = (known["flags"] & STATE_MASK) == State.LIVE
@@ -137,7 +138,10 @@ class BlockIndex:
         longer = is_live & (expires_unix_s(known) > expires_unix_s(records))
         for name in ("used_unix_s", "lifetime_s"):
             merged[name][longer] = known[name][longer]
-        merged["flags"][is_live] = known["flags"][is_live]
+        is_other = is_live & (known["store"] != records["store"])
+        is_same = is_live & ~is_other
+        merged["flags"][is_same] &= known["flags"][is_same]
+        merged["flags"][is_other] |= known["flags"][is_other]
         return merged
 
     def apply(self, records: Records, now_unix_s: float) -> None:

@@ -109,6 +109,8 @@ class Fetch:
     groups: asyncio.Queue[Group | None] = field(
         default_factory=lambda: asyncio.Queue(_READ_AHEAD_GROUPS)
     )
+    running: asyncio.Task[None] | None = None
+    """What reads ahead."""
 
     def versions(self, start: int, end: int) -> list[BlockVersion]:
         """These blocks, as host memory knows them."""
@@ -166,14 +168,12 @@ class BlockFetcher:
             fetch.groups.put_nowait(None)
             yield fetch
             return
-        running = asyncio.get_running_loop().create_task(self._run(fetch, num_prompt_tokens))
+        reading = self._run(fetch, num_prompt_tokens)
+        fetch.running = asyncio.get_running_loop().create_task(reading)
         try:
             yield fetch
         finally:
-            running.cancel()
-            await asyncio.gather(running, return_exceptions=True)
-            while not fetch.groups.empty():
-                self.release(fetch.groups.get_nowait())
+            await self._stop(fetch)
 
     async def next(self, fetch: Fetch) -> Group | None:
         """The next group; None at the end, or when it is no longer worth waiting for."""
@@ -190,6 +190,7 @@ class BlockFetcher:
         except TimeoutError:
             self._counts.late_blocks_total += max(1, fetch.num_stored - fetch.num_done)
             log.warning("a fetch was given up", extra={"num_blocks": fetch.num_done})
+            await self._stop(fetch)  # its prompt goes on for long, others need the memory
             return None
         if group is not None:
             fetch.num_done += len(group.blocks)
@@ -218,6 +219,14 @@ class BlockFetcher:
         except Exception:
             log.exception("a fetch has failed")
         await fetch.groups.put(None)
+
+    async def _stop(self, fetch: Fetch) -> None:
+        """Read no further, and release what nobody has taken."""
+        if fetch.running is not None:
+            fetch.running.cancel()
+            await asyncio.gather(fetch.running, return_exceptions=True)
+        while not fetch.groups.empty():
+            self.release(fetch.groups.get_nowait())
 
     async def _look_up(self, fetch: Fetch) -> None:
         """What the store has of the prompt, and what of the promised it has not."""
@@ -324,7 +333,7 @@ class BlockFetcher:
             self._queued_bytes -= num_bytes
         self._rate = observe_read(self._rate, num_bytes, took_s, self._clock.monotonic_s())
         self._counts.fetched_blocks_total += sum(is_read)
-        self._counts.fetched_bytes_total += num_bytes
+        self._counts.fetched_bytes_total += sum(is_read) * self._host.block_bytes
         self._counts.fetch_s_total += took_s
         return is_read
 

@@ -115,13 +115,16 @@ async def test_blocks_that_do_not_come_in_time_are_computed(
         assert next(num_reads) == 0 or hang.wait(WAIT_S)
         return read(self, fingerprint, wanted)
 
+    def patience_s(_cost, first_block, _num_blocks, **_):
+        return 0.1 if first_block else WAIT_S
+
     small = {"host_blocks_bytes": 32 * tiny_model.kv_layout.page_bytes}  # groups of 8
     async with running_fleet(runtime_settings, tiny_model, tiny_dir, prefill=small) as fleet:
         around, engine = fleet.around, fleet.prefill[0][1].engine
         await around.complete("first", token_ids, ignore_eos=True)
         await until(lambda: len(around.registered) == 15, "15 blocks to be registered")
         monkeypatch.setattr(BlockStore, "get_many", hang_after_the_first)
-        monkeypatch.setattr(fetch, "_MOST_PATIENCE_S", 0.3)
+        monkeypatch.setattr(fetch, "fetch_patience_s", patience_s)
         second = await around.complete("second", token_ids, ignore_eos=True)
         assert (second.num_cached_tokens, engine.num_computed_tokens) == (1024, 2000 + 976)
         assert second.token_ids == bare(token_ids, 8)

@@ -1,6 +1,7 @@
 """What a prefix matches, how blocks leave, and what a resync drops."""
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from rorqual_kvmeta.index import BlockIndex
@@ -63,13 +64,24 @@ def test_a_replayed_block_ends_an_exact_match_only():
     assert (exact.num_blocks, exact.miss_reason, exact.num_exact) == (70, "replay_boundary", 70)
 
 
-def test_a_longer_life_and_the_provenance_in_the_store_stay():
-    index = filled([1], lifetime=5000, replayed=True)
+def test_a_longer_life_stays():
+    index = filled([1], lifetime=5000)
     merged = index.merged(records([1, 2], lifetime=10), NOW)
     assert merged["lifetime_s"].tolist() == [5000, 10]
-    assert [flags & 8 for flags in merged["flags"].tolist()] == [8, 0]
+
+
+@pytest.mark.parametrize("is_other_store", [False, True])
+@pytest.mark.parametrize("known", [False, True])
+@pytest.mark.parametrize("new", [False, True])
+def test_a_store_keeps_what_is_exact_and_two_stores_are_as_exact_as_the_worse(
+    is_other_store, known, new
+):
+    index, block = filled([1], replayed=known), records([1], replayed=new)
+    block["store"] += is_other_store
+    is_replayed = known or new if is_other_store else known and new
+    assert index.merged(block, NOW)["flags"].tolist() == [State.LIVE | (8 if is_replayed else 0)]
     index.forget(keys([1]), State.EVICTED, NOW)
-    assert index.merged(records([1], lifetime=10), NOW)["flags"].tolist() == [State.LIVE]
+    assert index.merged(block, NOW)["flags"].tolist() == [State.LIVE | (8 if new else 0)]
 
 
 def test_a_use_makes_life_longer_and_never_revives():

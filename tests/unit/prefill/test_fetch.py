@@ -196,6 +196,16 @@ async def test_a_read_that_hangs_is_given_up():
     await until(lambda: reader.host.num_used == 0)
 
 
+async def test_what_was_given_up_holds_no_memory_while_its_prompt_is_computed():
+    keys = keys_of(0, 5 * GROUP)
+    reader = Reader(Store(*keys), cost=QUICK)
+    reader.store.gate.clear()
+    async with reader.fetching(keys) as fetch:
+        assert await reader.take_all(fetch) == []
+        reader.store.gate.set()
+        await until(lambda: reader.host.num_used == 0)
+
+
 async def test_what_is_sooner_computed_is_not_read():
     reader = Reader(Store(*KEYS, *keys_of(1, 6)), cost=QUICK)
     assert (await reader.read(KEYS))[0] == KEYS  # nothing is measured yet

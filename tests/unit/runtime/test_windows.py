@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 import numpy as np
+import pytest
 from rorqual_policy.window_value import choose_window_victims
 from rorqual_runtime.clock import ManualClock
-from rorqual_runtime.windows import KeptWindow, WindowShelf
+from rorqual_runtime.windows import KeptWindow, WindowExchange, WindowPlace, WindowShelf
 
 
 def window(value: int, *, is_replayed: bool = False) -> KeptWindow:
@@ -72,3 +76,25 @@ def test_what_is_larger_than_all_of_its_memory_is_not_kept() -> None:
         shelf = open_shelf(ManualClock(), max_bytes)
         assert not shelf.put(b"a", window(1))
         assert shelf.get(b"a") is None
+
+
+async def test_a_holder_that_has_a_replayed_one_by_now_is_asked_for_an_exact_one_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def fetch_replayed(*_: object) -> KeptWindow:
+        return window(1, is_replayed=True)
+
+    monkeypatch.setattr(WindowExchange, "_fetch_from", fetch_replayed)
+    ctx: Any = SimpleNamespace(clock=ManualClock(), instance_id="prefill-0")
+    exchange = WindowExchange(
+        ctx,
+        "f",
+        snapshot_bytes=100,
+        keep_s=180,
+        max_bytes=1000,
+        choose_victims=choose_window_victims,
+    )
+    exchange.learn(b"a", WindowPlace("decode-0", ctx.clock.now_unix_s() + 100, is_replayed=False))
+    assert exchange.is_known(b"a", exact_only=True)
+    assert await exchange.fetch(b"a") is not None
+    assert not exchange.is_known(b"a", exact_only=True) and exchange.is_known(b"a")
