@@ -36,6 +36,8 @@ class Service:
     """Shared memory of the tensor plane"""
     max_replicas: int = 0
     """Above 0: an autoscaler may go up to it"""
+    is_single: bool = False
+    """Never two at once, not even while one takes the place of the other"""
     variables: tuple[tuple[str, str], ...] = ()
 
 
@@ -48,9 +50,10 @@ SERVICES: dict[str, Service] = {
     "vision": Service("2", "4Gi", 1, has_model=True, shm="1Gi"),
     "kvmeta": Service("1", "2Gi", 2),
     "grammar": Service("1", "2Gi", 1, has_model=True),
-    "scaler": Service("250m", "512Mi", 1, variables=(("RORQUAL_SCALER_DRIVER", "none"),)),
+    "scaler": Service("250m", "512Mi", 1, is_single=True, variables=(("RORQUAL_SCALER_DRIVER", "none"),)),
 }  # fmt: skip
-"""By service. gateway asks for keys: make the first with `rorqual keys create`."""
+"""By service. gateway asks for keys: make the first with `rorqual keys create`. Autoscalers may add up
+what scalers want, so there is one."""
 _NEEDS_REDIS = ("kvmeta", "recipe", "gateway")
 
 
@@ -112,7 +115,12 @@ def _deployment(name: str, facts: Service) -> Manifest:
             "volumes": _volumes(facts),
         },
     }
-    strategy = {"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": 0, "maxSurge": 1}}
+    strategy: Manifest = {
+        "type": "RollingUpdate",
+        "rollingUpdate": {"maxUnavailable": 0, "maxSurge": 1},
+    }
+    if facts.is_single:
+        strategy = {"type": "Recreate"}
     spec = {
         "replicas": facts.replicas,
         "strategy": strategy,
