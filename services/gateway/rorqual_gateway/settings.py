@@ -99,6 +99,14 @@ class GatewaySettings(BaseSettings):
             raise ValueError("tls_cert and tls_key belong together: set both or none")
         return self
 
+    @model_validator(mode="after")
+    def _closed_metrics_have_keys(self) -> Self:
+        if self.metrics_need_key and not (self.api_keys or self.stored_keys):
+            raise ValueError(
+                "metrics_need_key: no key can be asked for without api_keys or stored_keys"
+            )
+        return self
+
     @field_validator("api_keys")
     @classmethod
     def _keys_can_be_read(cls, value: str) -> str:

@@ -83,6 +83,13 @@ def test_unreadable_keys_stop_the_start_without_being_quoted(text: str) -> None:
     assert "s3cret" not in repr(GatewaySettings(api_keys="s3cret"))
 
 
+def test_metrics_that_need_a_key_need_somebody_who_has_one() -> None:
+    assert GatewaySettings(metrics_need_key=True, api_keys="k").metrics_need_key
+    assert GatewaySettings(metrics_need_key=True, stored_keys=True).metrics_need_key
+    with pytest.raises(ValidationError, match="metrics_need_key"):
+        GatewaySettings(metrics_need_key=True)
+
+
 @pytest.mark.parametrize("text", ["app.example.com", "https://a.b/", "https://", "ftp://a", "null"])
 def test_what_is_no_origin_stops_the_start(text: str) -> None:
     assert GatewaySettings(cors_origins="*, https://a.b:8443").cors_origins
