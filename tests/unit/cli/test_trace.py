@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from rorqual_cli.problems import CliError
 from rorqual_cli.trace import trace, tree_lines
-from rorqual_runtime.span_files import find_trace, read_spans
+from rorqual_runtime.span_files import find_trace, newest_requests, read_spans
 
 
 def span(
@@ -52,6 +52,12 @@ def home(tmp_path: Path) -> Path:
 def test_a_request_is_found_by_trace_id_request_id_and_as_the_newest(home: Path) -> None:
     for wanted in ("t1", "r1", None):
         assert {s.span_id for s in find_trace(home / "traces", wanted)} == {"a", "b", "c", "d"}
+
+
+def test_the_newest_requests_are_those_that_a_gateway_answered(home: Path) -> None:
+    found = newest_requests(home / "traces", limit=10, tail_bytes=1 << 20)
+    assert [(one.request_id, one.trace_id, one.duration_ms) for one in found] == [("r1", "t1", 100)]
+    assert newest_requests(home / "traces", limit=10, tail_bytes=20) == []
 
 
 def test_the_tree_shows_depth_start_duration_and_errors(home: Path) -> None:
