@@ -23,7 +23,10 @@ from rorqual_runtime.jetstream import parse_api_reply, raise_for_error
 from rorqual_runtime.logs import get_logger
 from rorqual_runtime.replies import parse_message
 
-MAX_DELIVERIES = 3
+MAX_TRIES = 3
+"""Workers that may begin a job. Keeping it in line is no try."""
+MAX_DELIVERIES = 30
+"""Of one job altogether: who keeps the line may forget how often the job was begun."""
 FAILED_JOB_DELAY_S = 0.5
 SETTLE_TIMEOUT_S = 2.0
 ABSENT_TIMEOUT_S = 1.0
@@ -45,6 +48,8 @@ class LeaseHandle:
     lease_subject: str
     headers: dict[str, str]
     data: bytes
+    num_begun: int
+    """Workers that began it before, as far as the holder knows."""
 
 
 class LeasedJob:
@@ -65,6 +70,8 @@ class LeasedJob:
         metadata = msg.metadata
         self.num_delivered: int = metadata.num_delivered
         """1 on the first delivery."""
+        self.num_begun = self.num_delivered - 1
+        """Workers that began it before: everybody it was delivered to, unless told otherwise."""
         self.stream_seq: int = metadata.sequence.stream
         self.trace_context: Context = trace_context(msg.headers)
         """Of the publisher; the parent for the span of the work."""
@@ -85,15 +92,18 @@ class LeasedJob:
             headers=dict(handle.headers),
         )
         try:
-            return cls(connection, msg, ack_wait_s=ack_wait_s)
+            job = cls(connection, msg, ack_wait_s=ack_wait_s)
         except (nats.errors.Error, ValueError, IndexError) as error:
             raise Corrupt(f"no lease: {handle.lease_subject[:100]!r}") from error
+        job.num_begun = handle.num_begun
+        return job
 
     @property
     def handle(self) -> LeaseHandle:
         """What another process needs to hold the job."""
         headers = dict(self._msg.headers or {})
-        return LeaseHandle(self.subject, str(self._msg.reply), headers, self.data)
+        reply = str(self._msg.reply)
+        return LeaseHandle(self.subject, reply, headers, self.data, self.num_begun)
 
     def let_go(self) -> None:
         """Another process holds it: neither renewed nor settled here any more."""
@@ -110,7 +120,7 @@ class LeasedJob:
     @property
     def is_exhausted(self) -> bool:
         """It failed often enough: dead-letter it and tell its client."""
-        return self.num_delivered > MAX_DELIVERIES
+        return self.num_begun >= MAX_TRIES or self.num_delivered > MAX_DELIVERIES
 
     @property
     def is_lost(self) -> bool:

@@ -15,9 +15,9 @@ from rorqual_runtime.consumer import QueueConsumer
 from rorqual_runtime.context import effective_deadline_unix_s, trace_headers
 from rorqual_runtime.errors import DeadlineExceeded, Unavailable
 from rorqual_runtime.jetstream import JetStreamApi, parse_api_reply, raise_for_error
-from rorqual_runtime.leases import ABSENT_TIMEOUT_S, MAX_DELIVERIES, LeasedJob
+from rorqual_runtime.leases import ABSENT_TIMEOUT_S, LeasedJob
 
-__all__ = ["MAX_DELIVERIES", "LeasedJob", "QueueConsumer", "WorkQueue"]
+__all__ = ["LeasedJob", "QueueConsumer", "WorkQueue"]
 
 ACK_WAIT_S = 10.0
 MAX_JOBS = 100_000

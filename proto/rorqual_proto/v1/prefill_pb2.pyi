@@ -69,7 +69,7 @@ class StepCost(_message.Message):
     def __init__(self, a0_s: _Optional[float] = ..., a1_s: _Optional[float] = ..., a2_s: _Optional[float] = ..., a3_s: _Optional[float] = ...) -> None: ...
 
 class PrefillAssignment(_message.Message):
-    __slots__ = ("subject", "lease_subject", "headers", "job", "take_by_unix_s")
+    __slots__ = ("subject", "lease_subject", "headers", "job", "take_by_unix_s", "num_begun")
     class HeadersEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -82,12 +82,14 @@ class PrefillAssignment(_message.Message):
     HEADERS_FIELD_NUMBER: _ClassVar[int]
     JOB_FIELD_NUMBER: _ClassVar[int]
     TAKE_BY_UNIX_S_FIELD_NUMBER: _ClassVar[int]
+    NUM_BEGUN_FIELD_NUMBER: _ClassVar[int]
     subject: str
     lease_subject: str
     headers: _containers.ScalarMap[str, str]
     job: bytes
     take_by_unix_s: float
-    def __init__(self, subject: _Optional[str] = ..., lease_subject: _Optional[str] = ..., headers: _Optional[_Mapping[str, str]] = ..., job: _Optional[bytes] = ..., take_by_unix_s: _Optional[float] = ...) -> None: ...
+    num_begun: int
+    def __init__(self, subject: _Optional[str] = ..., lease_subject: _Optional[str] = ..., headers: _Optional[_Mapping[str, str]] = ..., job: _Optional[bytes] = ..., take_by_unix_s: _Optional[float] = ..., num_begun: _Optional[int] = ...) -> None: ...
 
 class PrefillAssignmentReply(_message.Message):
     __slots__ = ("taken", "error")

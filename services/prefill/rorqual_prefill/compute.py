@@ -247,9 +247,11 @@ class PrefillEngine:
         self._post(_resolve, prompt.exported, None)
 
     def _fail_step(self, err: Exception) -> None:
-        """Every prompt of a failed step fails: the step's effect on its pages is unknown."""
+        """Every prompt of a failed step fails: the step's effect on its pages is unknown. Where not
+        even a step could be planned all fail, for the next plan would fail alike."""
         with self._changed:
-            failed = [self._waiting.pop(i) for i in self._in_step if i in self._waiting]
+            ids = self._in_step or set(self._waiting)
+            failed = [self._waiting.pop(i) for i in ids if i in self._waiting]
         for prompt in failed:
             self._post(_fail, prompt, Internal(f"prefill failed: {type(err).__name__}"))
 

@@ -88,7 +88,8 @@ def _windows_from_wire(wire: prefill_pb2.PrefillJob) -> tuple[tuple[int, WindowP
 
 def lease_from_wire(wire: prefill_pb2.PrefillAssignment) -> LeaseHandle:
     """The job that a router gives away."""
-    return LeaseHandle(wire.subject, wire.lease_subject, dict(wire.headers), wire.job)
+    headers = dict(wire.headers)
+    return LeaseHandle(wire.subject, wire.lease_subject, headers, wire.job, wire.num_begun)
 
 
 def room_to_wire(

@@ -114,4 +114,4 @@ class WaitingWork:
         """Seconds of work that wait, and the instances that share it; from any thread."""
         now_s = self._clock.monotonic_s()
         fresh = [r for r in self._reports.values() if now_s - r[0] <= _REPORT_TTL_S]
-        return sum(r[1] for r in fresh), max((r[2] for r in fresh), default=1)
+        return sum(r[1] for r in fresh), max((1, *(r[2] for r in fresh)))  # 0: not heard of us yet

@@ -341,6 +341,7 @@ def assignment_to_wire(handle: LeaseHandle, take_by_unix_s: float) -> PrefillAss
         headers=handle.headers,
         job=handle.data,
         take_by_unix_s=take_by_unix_s,
+        num_begun=handle.num_begun,
     )
 
 

@@ -31,6 +31,7 @@ from rorqual_runtime.leases import LeasedJob
 from rorqual_runtime.logs import get_logger
 from rorqual_runtime.queue import QueueConsumer, WorkQueue
 
+from rorqual_router.begun import BegunJobs
 from rorqual_router.convert import (
     PrefillAssignmentReply,
     PrefillJob,
@@ -100,6 +101,7 @@ class LineKeeper:
         self._line = PrefillLine(self._make_policy(Rooms().mean_cost()).order)
         self._rooms = Rooms()
         self._fair = FairShare()
+        self._begun = BegunJobs()
         self._held: dict[str, HeldJob] = {}
         self._shares = [0.0] * len(Bucket)
         self._own_buckets: dict[str, int] = {}
@@ -148,7 +150,7 @@ class LineKeeper:
             generation = held.job.generation
             is_meant = choice_index in (None, generation.choice_index)
             if generation.request_id == request_id and is_meant:
-                self._remove(held)
+                self._take_out(held)
                 self._spawn(self._settle(held, held.leased.ack))
 
     # Into the line
@@ -182,15 +184,16 @@ class LineKeeper:
             self._spawn(leased.dead_letter(f"unreadable job: {error.message}"))
             return
         prompt = waiting_from_wire(job, bucket_number(bucket), self._work_s(job))
+        leased.num_begun = self._begun.num(prompt.job_id, leased)
         held = HeldJob(leased, job, prompt)
-        if (known := self._held.pop(prompt.job_id, None)) is not None:
+        if (known := self._held.get(prompt.job_id)) is not None:
             known.leased.let_go()  # delivered again: that lease is over
-            known.is_done.set()
-        self._held[prompt.job_id] = held
+            self._drop(known)
         self._spawn(self._hold(held))
         if self._cancelled.covers(job.generation.request_id, job.generation.choice_index):
             self._spawn(self._settle(held, leased.ack))
             return
+        self._held[prompt.job_id] = held
         self._line.add(prompt)
         self._shares[prompt.bucket] += prompt.work_s
         self._changed.set()
@@ -265,13 +268,15 @@ class LineKeeper:
                     absent_timeout_s=_ABSENT_S,
                 )
             knows_room = True
+            self._begun.note(held.prompt.job_id, held.leased)
             held.leased.let_go()
             self._drop(held)
             self._rooms.hear(room_from_wire(reply.taken), self._clock.monotonic_s())
         except ServingError as error:
             log.info("not taken", extra={"prefill_id": instance_id, "reason": error.message})
-            self._back_into_line(held)
         finally:
+            if not knows_room:
+                self._back_into_line(held)
             self._rooms.answered(instance_id, knows_room=knows_room)
             self._changed.set()
 
@@ -279,7 +284,7 @@ class LineKeeper:
         if self._held.get(held.prompt.job_id) is not held:
             return  # cancelled or delivered again meanwhile
         if self._is_closing:
-            self._give_back(held)
+            self._drop(held)
         else:
             self._line.add(held.prompt)
 
@@ -306,7 +311,7 @@ class LineKeeper:
             error = QueueTimeout("the deadline can not be met any more: it waited for prefill")
             with contextlib.suppress(ServingError):
                 await self._tell(held, error)
-                self._remove(held)
+                self._take_out(held)
                 await self._settle(held, held.leased.ack)
 
     async def _tell(self, held: HeldJob, error: ServingError) -> None:
@@ -324,20 +329,19 @@ class LineKeeper:
                 await self._bus.publish(subjects.kvmeta_release(), release_to_wire(held.job))
 
     def _give_all_back(self) -> None:
+        """To the queue: leaving the leases unsettled does it."""
         for prompt in self._line:
-            self._give_back(self._held[prompt.job_id])
+            self._drop(self._held[prompt.job_id])
 
-    def _give_back(self, held: HeldJob) -> None:
-        """To the queue: leaving the lease unsettled does it."""
-        self._remove(held)
-        self._drop(held)
-
-    def _remove(self, held: HeldJob) -> None:
-        self._line.remove(held.prompt.job_id)
+    def _take_out(self, held: HeldJob) -> None:
+        """Nobody can be given it any more; what waits is always held as well."""
+        if self._held.get(held.prompt.job_id) is held:
+            self._line.remove(held.prompt.job_id)
+            del self._held[held.prompt.job_id]
 
     def _drop(self, held: HeldJob) -> None:
-        if self._held.get(held.prompt.job_id) is held:
-            del self._held[held.prompt.job_id]
+        """Its lease is not renewed any more; where it was not settled the job goes back."""
+        self._take_out(held)
         held.is_done.set()
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:

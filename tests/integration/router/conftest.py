@@ -199,13 +199,17 @@ class Client:
 
 @dataclass
 class FakePrefill:
-    """Takes every job it is given, and acknowledges it at once."""
+    """Takes every job it is given, and acknowledges it at once, or gives back the first few."""
 
     bus: Bus
     instance_id: str = "taker"
     jobs: list[prefill_pb2.PrefillJob] = field(default_factory=list)
     buckets: tuple[str, ...] = tuple(Bucket)
     pending_s: float = 0.0
+    num_given_back: int = 0
+    """Of the jobs it is given next."""
+    exhausted: list[bool] = field(default_factory=list)
+    """Of each job, whether its tries were over."""
     seq: int = 0
 
     async def serve(self) -> None:
@@ -236,14 +240,23 @@ class FakePrefill:
 
     async def on_assignment(self, message, _context):
         handle = LeaseHandle(
-            message.subject, message.lease_subject, dict(message.headers), message.job
+            message.subject,
+            message.lease_subject,
+            dict(message.headers),
+            message.job,
+            message.num_begun,
         )
         await self.take(LeasedJob.take_over(self.bus.connection, handle, ack_wait_s=10.0))
         return prefill_pb2.PrefillAssignmentReply(taken=self.room())
 
     async def take(self, leased: LeasedJob) -> None:
         self.jobs.append(leased.decode(prefill_pb2.PrefillJob))
-        assert await leased.ack()
+        self.exhausted.append(leased.is_exhausted)
+        if self.num_given_back > 0:
+            self.num_given_back -= 1
+            assert await leased.nak()
+        else:
+            assert await leased.ack()
 
 
 @contextlib.asynccontextmanager

@@ -7,7 +7,7 @@ from array import array
 import pytest
 from rorqual_proto.v1 import decode_pb2, error_pb2, generation_pb2, router_pb2, tensor_pb2
 from rorqual_runtime import subjects
-from rorqual_runtime.errors import RateLimited
+from rorqual_runtime.errors import NoCapacity, RateLimited
 from rorqual_runtime.logs import JsonFormatter
 from rorqual_sim.decisions import replay_decisions
 
@@ -130,6 +130,48 @@ async def test_an_instance_that_refuses_leaves_the_job_to_another(
         await taker.say_room()
         await until(lambda: taker.jobs, "the job to be given")
     assert (ids(taker), await client.queue.depth()) == (["r"], 0)
+
+
+async def test_a_cancel_while_an_instance_refuses_the_job_leaves_nothing_in_line(
+    runtime_settings, bus, fleet, client
+):
+    class Refusing(FakePrefill):
+        async def on_assignment(self, message, _context):
+            await bus.publish(subjects.cancel(), router_pb2.CancelRequest(request_id="gone"))
+            raise NoCapacity
+
+    refusing, taker = Refusing(bus), FakePrefill(bus)
+    await refusing.serve()
+    await taker.serve()
+    async with running_router(runtime_settings) as router:
+        await client.submit(generation("gone"))
+        await waiting(router, 1)
+        await refusing.say_room()
+
+        async def is_empty():
+            return await client.queue.depth() == 0
+
+        await until(is_empty, "the queue to be empty")
+        assert router.line.num_waiting == 0
+        await taker.say_room()
+        await client.submit(generation("next"))
+        await until(lambda: taker.jobs, "the next job to be given")
+    assert ids(taker) == ["next"]
+
+
+async def test_only_who_begins_a_job_uses_up_one_of_its_tries(runtime_settings, bus, fleet, client):
+    for number in range(4):  # four keepers of the line, one after the other
+        async with running_router(runtime_settings, f"router-{number}") as router:
+            if number == 0:
+                await client.submit(generation("r"))
+            await waiting(router, 1)
+    taker = FakePrefill(bus, num_given_back=3)
+    await taker.serve()
+    async with running_router(runtime_settings) as router:
+        await waiting(router, 1)
+        await taker.say_room()
+        await until(lambda: len(taker.jobs) == 4, "the job to come back")
+    assert taker.exhausted == [False, False, False, True]
 
 
 async def test_a_killed_keepers_jobs_go_to_the_next_router(

@@ -137,6 +137,20 @@ async def test_a_failed_step_fails_its_prompts_and_the_engine_goes_on(engine, mo
     assert await compute(engine, make_prompt("good", 30, 5)) == [29.0, 30.0]
 
 
+async def test_a_step_that_cannot_be_planned_fails_who_waits_instead_of_trying_for_ever(model):
+    def waiting():
+        raise ZeroDivisionError
+
+    cache = PagedKvCache(model.kv_layout, 64)
+    engine = PrefillEngine(model, cache, step_tokens=512, step_limit_s=1.0, waiting=waiting)
+    engine.start()
+    try:
+        with pytest.raises(Internal):
+            await compute(engine, make_prompt("p", 30, 0))
+    finally:
+        await engine.close()
+
+
 async def test_step_costs_follow_the_steps(model):
     calibrated = StepCost(10.0, 1.0, 0.0, 0.0)
     cache = PagedKvCache(model.kv_layout, 64)

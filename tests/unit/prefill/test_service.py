@@ -16,7 +16,7 @@ from rorqual_proto.v1 import generation_pb2, prefill_pb2, router_pb2
 from rorqual_runtime.clock import WallClock
 from rorqual_runtime.context import MessageContext
 from rorqual_runtime.errors import ErrorCode, NoCapacity, ServingError
-from rorqual_runtime.leases import MAX_DELIVERIES
+from rorqual_runtime.leases import MAX_TRIES
 
 from tests.support.waiting import WAIT_S, until
 
@@ -180,7 +180,7 @@ async def test_a_deadline_that_passes_during_the_work_ends_it(world):
 
 async def test_a_second_delivery_of_a_job_in_hand_ends_with_the_first(world):
     world.ends["r"] = "block"
-    first, second = Leased(), Leased(num_delivered=MAX_DELIVERIES + 1)
+    first, second = Leased(), Leased(num_delivered=MAX_TRIES + 1)
     running = asyncio.create_task(world.run(first))
     await until(lambda: world.num_blocked)
     following = asyncio.create_task(world.run(second))
