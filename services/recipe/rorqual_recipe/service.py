@@ -122,7 +122,7 @@ class RecipeService:
         """Body to generations, to a whole answer, or to an error in the caller's protocol."""
         protocol = convert.protocol_from_wire(request.protocol)
         try:
-            body = await get_payload(self._ctx.tensors, request.body)
+            body = await get_payload(self._ctx.tensors, request.body, keep=True)  # may be re-asked
             if isinstance(protocol, DirectProtocol):
                 return await self._answer(request, body, protocol)
             return await self._begin(request, body, protocol)

@@ -48,14 +48,19 @@ class Peer:
         self.cancels.append(request)
 
     async def encode(self, request_id: str, **fields: object) -> recipe_pb2.EncodeReply:
+        return await self.ask(await self.request(request_id, **fields))
+
+    async def request(self, request_id: str, **fields: object) -> recipe_pb2.EncodeRequest:
         body = {"model": MODEL_ID, "messages": [{"role": "user", "content": "Hello"}], **fields}
-        request = recipe_pb2.EncodeRequest(
+        return recipe_pb2.EncodeRequest(
             request_id=request_id,
             protocol=recipe_pb2.PROTOCOL_CHAT_COMPLETIONS,
             body=await put_payload(self.ctx.tensors, json.dumps(body).encode()),
             tenant="t",
             gateway_id=GATEWAY_ID,
         )
+
+    async def ask(self, request: recipe_pb2.EncodeRequest) -> recipe_pb2.EncodeReply:
         return await self.ctx.bus.request(
             subjects.recipe_encode(), request, recipe_pb2.EncodeReply, timeout_s=WAIT_S
         )
@@ -137,6 +142,16 @@ async def test_long_prompts_travel_by_ticket_and_the_loop_stays_free(
         assert len(np.frombuffer(data, "<i4")) == generation.num_prompt_tokens
     await peer.ctx.bus.publish(subjects.cancel(), router_pb2.CancelRequest(request_id="long"))
     await until(lambda: peer.recipe.ctx.tensors.num_held == 0)
+
+
+async def test_a_long_body_is_read_again_when_the_first_reply_was_lost(peer: Peer) -> None:
+    long = [{"role": "user", "content": "Hello, world! " * 20_000}]
+    request = await peer.request("again", messages=long)
+    assert request.body.HasField("ticket")
+    first, second = await peer.ask(request), await peer.ask(request)
+    assert first.HasField("encoded") and second.HasField("encoded")
+    assert peer.recipe.service.num_active == 1
+    await until(lambda: peer.recipe.ctx.tensors.num_held == 1, "the first prompt to be freed")
 
 
 async def test_cancel_frees_everything_even_before_encode_ends(peer: Peer) -> None:
