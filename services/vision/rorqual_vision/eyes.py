@@ -72,8 +72,9 @@ class Eyes:
             self._fetching.release()
 
     async def prepare_file(self, image: Any, detail: str) -> Prepared:
-        """image: a payload, read and dropped. Raises: BadImage, ServingError."""
-        data = await get_payload(self._tensors, image, max_bytes=self._max_image_bytes)
+        """image: a payload, which stays its sender's: it may ask again. Raises: BadImage,
+        ServingError."""
+        data = await get_payload(self._tensors, image, keep=True, max_bytes=self._max_image_bytes)
         return await self._preparer.prepare(data, detail)
 
     async def encode_pixels(self, digest: bytes, pixels: Any) -> tuple[Any, Embeddings]:

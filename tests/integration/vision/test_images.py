@@ -85,6 +85,16 @@ async def test_an_instance_that_knows_the_image_needs_no_pixels(
             await client.encode(unseen, "vision-1")
 
 
+async def test_an_image_by_ticket_is_read_again_when_the_first_reply_was_lost(
+    run_vision: RunVision, client: VisionClient
+) -> None:
+    async with run_vision():
+        ticket = await client.tensors.publish(picture_file(1), lease_s=2 * WAIT_S)
+        image = tensor_pb2.Payload(ticket=ticket)
+        first, second = await client.prepare(image=image), await client.prepare(image=image)
+        assert first.image_digest == second.image_digest
+
+
 async def test_a_file_can_be_encoded_in_one_request(
     run_vision: RunVision, client: VisionClient
 ) -> None:
