@@ -19,7 +19,7 @@ from rorqual_proto.v1 import kvmeta_pb2
 from rorqual_runtime import subjects
 from rorqual_runtime.bus import MessageContext
 from rorqual_runtime.clock import Clock
-from rorqual_runtime.errors import Corrupt, NotFound, ServingError
+from rorqual_runtime.errors import Corrupt, NoCapacity, NotFound, ServingError
 from rorqual_runtime.service import ServiceContext
 
 _FETCH_S = 1.0
@@ -193,9 +193,10 @@ class WindowExchange:
             return None
         try:
             window = await self._fetch_from(place.holder_id, key)
-        except ServingError:
+        except ServingError as error:
             self._known.pop(key, None)
-            self._ctx.track(self._tell(key, place.holder_id, 0.0, place.is_replayed))
+            if not isinstance(error, NoCapacity):  # else it is kept, but can't be given just now
+                self._ctx.track(self._tell(key, place.holder_id, 0.0, place.is_replayed))
             return None
         if window.is_replayed and self._known.get(key) is place:
             # Who wants an exact one need not ask for it again.

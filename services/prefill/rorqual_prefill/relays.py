@@ -21,7 +21,7 @@ _READ_S = 5.0
 _ABSENT_S = 0.05
 _SILENT_S = 2.0
 _REST_S = 30.0
-"""One that failed is left alone for so long."""
+"""One that failed, or had none of the blocks, is left alone for so long."""
 _UNTRIED_SHARE = 0.5
 """Of the own store's rate: what a relay that was not tried yet is expected to do, because what it
 reads comes over the network as well."""
@@ -84,22 +84,23 @@ class Relays:
 
     async def read(self, name: str, wanted: Sequence[tuple[bytes, np.ndarray]]) -> list[bool]:
         """Fill the arrays with the blocks of these keys; which of them could be had."""
-        clock, num_bytes = self._ctx.clock, len(wanted) * self._block_bytes
+        clock = self._ctx.clock
         began_s = clock.monotonic_s()
         try:
-            is_read = await self._read(name, wanted, num_bytes)
+            is_read = await self._read(name, wanted)
         except ServingError:
-            if (relay := self._relays.get(name)) is not None:
-                relay.rests_until_s = clock.monotonic_s() + _REST_S
-            return [False] * len(wanted)
+            is_read = [False] * len(wanted)
         now_s = clock.monotonic_s()
         if (relay := self._relays.get(name)) is not None:
-            relay.rate = observe_read(relay.rate, num_bytes, now_s - began_s, now_s)
+            if any(is_read):
+                num_bytes = sum(is_read) * self._block_bytes
+                relay.rate = observe_read(relay.rate, num_bytes, now_s - began_s, now_s)
+            else:
+                relay.rests_until_s = now_s + _REST_S
         return is_read
 
-    async def _read(
-        self, name: str, wanted: Sequence[tuple[bytes, np.ndarray]], num_bytes: int
-    ) -> list[bool]:
+    async def _read(self, name: str, wanted: Sequence[tuple[bytes, np.ndarray]]) -> list[bool]:
+        num_bytes = len(wanted) * self._block_bytes
         reply = await self._ctx.bus.request(
             subjects.decode_read(name),
             convert.block_read_to_wire(self._fingerprint, [key for key, _ in wanted]),
@@ -111,6 +112,8 @@ class Relays:
             is_read = convert.read_from_wire(reply)
             if reply.blocks.size_bytes != num_bytes or len(is_read) != len(wanted):
                 raise Corrupt(f"{reply.blocks.size_bytes} bytes came for {num_bytes}")
+            if not any(is_read):
+                return is_read
             blocks = await self._ctx.tensors.fetch(reply.blocks, timeout_s=_READ_S)
         finally:
             self._ctx.track(self._release(reply.blocks))

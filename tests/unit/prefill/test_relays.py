@@ -15,17 +15,17 @@ BLOCK_BYTES = 1000
 
 
 class Bus:
-    """Answers like a relay that takes a second and has every second block, or like none."""
+    """Answers like a relay that takes 1 s and has every second block, or none; or not at all."""
 
     def __init__(self, clock: ManualClock) -> None:
-        self.clock, self.is_there = clock, True
+        self.clock, self.is_there, self.is_empty = clock, True, False
 
     async def request(self, subject, message, reply_type, **waits):
         if not self.is_there:
             raise Unavailable("nobody")
         await self.clock.advance(1.0)
         num_keys = len(message.packed_keys) // 16
-        is_read = bytes(number % 2 for number in range(num_keys))
+        is_read = bytes(number % 2 and not self.is_empty for number in range(num_keys))
         reply = decode_pb2.BlockReadReply(is_read=is_read)
         reply.blocks.size_bytes = num_keys * BLOCK_BYTES
         return reply
@@ -83,7 +83,7 @@ async def test_its_rate_is_measured_and_a_failure_gives_it_a_rest(relays, bus, c
     wanted = [(bytes(16), block) for block in blocks]
     assert await relays.read("far", wanted) == [False, True, False, True]
     assert blocks[:, 0].tolist() == [0, 7, 0, 7]
-    assert relays.sources(0.0) == [("far", 4000.0, 0)]
+    assert relays.sources(0.0) == [("far", 2000.0, 0)]
     bus.is_there = False
     assert await relays.read("far", wanted) == [False] * 4
     assert relays.sources(0.0) == []
@@ -92,3 +92,12 @@ async def test_its_rate_is_measured_and_a_failure_gives_it_a_rest(relays, bus, c
     await clock.advance(31.0)
     await hear(relays, "far")
     assert [source.name for source in relays.sources(0.0)] == ["far"]
+
+
+async def test_one_that_has_none_of_the_blocks_is_not_called_quick(relays, bus, clock) -> None:
+    """It may read a store of its own."""
+    await hear(relays, "far")
+    bus.is_empty = True
+    block = np.zeros(BLOCK_BYTES, np.uint8)
+    assert await relays.read("far", [(bytes(16), block)]) == [False]
+    assert relays.sources(0.0) == []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Coroutine
 from types import SimpleNamespace
 from typing import Any
 
@@ -9,6 +10,7 @@ import numpy as np
 import pytest
 from rorqual_policy.window_value import choose_window_victims
 from rorqual_runtime.clock import ManualClock
+from rorqual_runtime.errors import NoCapacity, NotFound, ServingError
 from rorqual_runtime.windows import KeptWindow, WindowExchange, WindowPlace, WindowShelf
 
 
@@ -78,14 +80,24 @@ def test_what_is_larger_than_all_of_its_memory_is_not_kept() -> None:
         assert shelf.get(b"a") is None
 
 
-async def test_a_holder_that_has_a_replayed_one_by_now_is_asked_for_an_exact_one_once(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    async def fetch_replayed(*_: object) -> KeptWindow:
-        return window(1, is_replayed=True)
+def open_exchange(
+    monkeypatch: pytest.MonkeyPatch, answer: KeptWindow | ServingError
+) -> tuple[WindowExchange, list[str]]:
+    """One that was told of an exact window "a" whose holder answers so; what it does besides."""
 
-    monkeypatch.setattr(WindowExchange, "_fetch_from", fetch_replayed)
-    ctx: Any = SimpleNamespace(clock=ManualClock(), instance_id="prefill-0")
+    async def fetch_from(*_: object) -> KeptWindow:
+        if isinstance(answer, ServingError):
+            raise answer
+        return answer
+
+    done: list[str] = []
+
+    def track(coroutine: Coroutine[Any, Any, Any]) -> None:
+        done.append(coroutine.__name__)
+        coroutine.close()
+
+    monkeypatch.setattr(WindowExchange, "_fetch_from", fetch_from)
+    ctx: Any = SimpleNamespace(clock=ManualClock(), instance_id="prefill-0", track=track)
     exchange = WindowExchange(
         ctx,
         "f",
@@ -95,6 +107,24 @@ async def test_a_holder_that_has_a_replayed_one_by_now_is_asked_for_an_exact_one
         choose_victims=choose_window_victims,
     )
     exchange.learn(b"a", WindowPlace("decode-0", ctx.clock.now_unix_s() + 100, is_replayed=False))
+    return exchange, done
+
+
+async def test_a_holder_that_has_a_replayed_one_by_now_is_asked_for_an_exact_one_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    exchange, _ = open_exchange(monkeypatch, window(1, is_replayed=True))
     assert exchange.is_known(b"a", exact_only=True)
     assert await exchange.fetch(b"a") is not None
     assert not exchange.is_known(b"a", exact_only=True) and exchange.is_known(b"a")
+
+
+@pytest.mark.parametrize(
+    ("error", "told"), [(NotFound("gone"), ["_tell"]), (NoCapacity("the arena is full"), [])]
+)
+async def test_only_a_window_that_is_gone_is_told_to_be(
+    monkeypatch: pytest.MonkeyPatch, error: ServingError, told: list[str]
+) -> None:
+    exchange, done = open_exchange(monkeypatch, error)
+    assert await exchange.fetch(b"a") is None
+    assert done == told and not exchange.is_known(b"a")
