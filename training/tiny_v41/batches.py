@@ -27,6 +27,18 @@ _NUM_ANCHORS = 8
 
 
 @dataclass(frozen=True)
+class Shown:
+    """Shapes on the pictures of a batch, K in all."""
+
+    pictures: torch.Tensor
+    """int64 [K]"""
+    rows: torch.Tensor
+    """int64 [K]: of a picture's rows in a prompt"""
+    words: torch.Tensor
+    """int64 [K, 2]: tokens of colour and form"""
+
+
+@dataclass(frozen=True)
 class Batch:
     """Sequences, and what is to be learned from their late rows."""
 
@@ -44,6 +56,8 @@ class Batch:
     families: tuple[str, ...]
     pixels: torch.Tensor | None = None
     """uint8 [N, side, side, 3]"""
+    shown: Shown | None = None
+    """What is on them"""
 
 
 def samples_of_step(
@@ -146,6 +160,17 @@ def _batch(
         _anchors(rng, is_answer),
         tuple(sample.family for sample in group),
         torch.from_numpy(np.stack(pictures)) if pictures else None,
+        _shown(group) if pictures else None,
+    )
+
+
+def _shown(group: Sequence[Sample]) -> Shown:
+    each = [picture for sample in group for picture in sample.shown]
+    named = [(number, shape) for number, picture in enumerate(each) for shape in picture]
+    return Shown(
+        torch.tensor([number for number, _ in named]),
+        torch.tensor([shape.row for _, shape in named]),
+        torch.tensor([shape.words for _, shape in named]),
     )
 
 

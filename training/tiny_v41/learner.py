@@ -14,12 +14,14 @@ from torch.nn import functional
 from training.tiny_v41.batches import Batch
 from training.tiny_v41.measured import Measured, Total
 from training.tiny_v41.model.text import Result, TextModel
-from training.tiny_v41.model.vision import VisionModel
+from training.tiny_v41.model.vision import VisionModel, naming_loss
 from training.tiny_v41.model.weights import for_products
 from training.tiny_v41.optimizer import Optimizer, Weights
 
 TEXT_PREFIXES = ("layers.", "embed.", "head.", "norm.", "vision.", "aligner.", "image_")
 MAX_POSITIONS = 16384
+_NAMING_WEIGHT = 0.3
+"""Of what pictures' rows are taught directly, against what answers teach"""
 NO_GRADIENT = (".gate.bias", ".gate.bias_vl")
 
 
@@ -40,10 +42,14 @@ class Passes:
 
     def run(self, weights: Weights, batch: Batch, *, selects: bool) -> Result:
         """One pass; weights: for products."""
-        given = batch.given
-        if batch.pixels is not None and self._vision is not None:
-            given = replace(given, images=self._vision(weights, batch.pixels))
+        given = replace(batch.given, images=self.look(weights, batch))
         return self._text(weights, given, selects=selects)
+
+    def look(self, weights: Weights, batch: Batch) -> torch.Tensor | None:
+        """Rows of a batch's pictures."""
+        if batch.pixels is None or self._vision is None:
+            return None
+        return self._vision(weights, batch.pixels)
 
 
 def learning(weights: Weights, learned: Iterable[str]) -> Weights:
@@ -100,35 +106,47 @@ class Learner(Passes):
         return grads_of(weights), measured
 
     def _backward(self, weights: Weights, batch: Batch, total: Total, *, selects: bool) -> Measured:
-        result, logits, losses = self._losses(weights, batch, selects=selects)
+        seen = self.look(weights, batch)
+        result = self._text(weights, replace(batch.given, images=seen), selects=selects)
+        logits, losses = self._losses(weights, batch, result)
         is_used = batch.weights > 0
         loss = (losses * batch.weights[is_used]).sum() / total.weight
-        (loss + result.index_loss / total.num_batches).backward()  # type: ignore[no-untyped-call]
-        return self._measured(batch, result, logits.detach(), losses.detach(), float(loss.detach()))
+        naming = self._naming_loss(weights, batch, seen) / max(1, total.num_shapes)
+        whole = loss + result.index_loss / total.num_batches + _NAMING_WEIGHT * naming
+        whole.backward()  # type: ignore[no-untyped-call]
+        found = float(loss.detach())
+        measured = self._measured(batch, result, logits.detach(), losses.detach(), found)
+        measured.naming_loss = float(naming.detach())
+        return measured
+
+    def _naming_loss(
+        self, weights: Weights, batch: Batch, seen: torch.Tensor | None
+    ) -> torch.Tensor:
+        shown = batch.shown
+        if seen is None or shown is None or batch.pixels is None:
+            return torch.zeros(())
+        places = shown.pictures * (len(seen) // len(batch.pixels)) + shown.rows
+        return naming_loss(seen, places, shown.words, weights["embed.weight"])
 
     @torch.no_grad()
     def measure(self, batches: Sequence[Batch], *, selects: bool) -> Measured:
         """What the model makes of batches, nothing learned."""
         weights, measured = self.for_products(), Measured()
         for batch in batches:
-            result, logits, losses = self._losses(weights, batch, selects=selects)
+            result = self.run(weights, batch, selects=selects)
+            logits, losses = self._losses(weights, batch, result)
             measured.add(self._measured(batch, result, logits, losses, 0.0))
         return measured
 
     def _losses(
-        self, weights: Weights, batch: Batch, *, selects: bool
-    ) -> tuple[Result, torch.Tensor, torch.Tensor]:
+        self, weights: Weights, batch: Batch, result: Result
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         """Of the rows with a weight: logits and cross entropies."""
-        result = self.run(weights, batch, selects=selects)
         is_used = batch.weights > 0
         rows = is_used.flatten().nonzero()[:, 0]
         streams, pre = (v.flatten(0, 1).index_select(0, rows) for v in (result.streams, result.pre))
         logits = self._text.logits(weights, streams, pre)
-        return (
-            result,
-            logits,
-            functional.cross_entropy(logits, batch.labels[is_used], reduction="none"),
-        )
+        return logits, functional.cross_entropy(logits, batch.labels[is_used], reduction="none")
 
     def _measured(
         self,

@@ -17,6 +17,7 @@ class Total:
     weight: float
     num_batches: int
     num_anchors: int
+    num_shapes: int
 
     @classmethod
     def of(cls, batches: Sequence[Batch]) -> Total:
@@ -24,6 +25,7 @@ class Total:
             sum(float(batch.weights.sum()) for batch in batches),
             len(batches),
             sum(len(batch.anchors.rows) for batch in batches),
+            sum(len(batch.shown.rows) for batch in batches if batch.shown),
         )
 
 
@@ -35,6 +37,8 @@ class Measured:
     answer_loss: float = 0.0
     num_answer_tokens: int = 0
     index_loss: float = 0.0
+    naming_loss: float = 0.0
+    """Of pictures' rows, as its share of a step's mean"""
     num_batches: int = 0
     counts: torch.Tensor | None = None
     """int64 [layers, 2, experts]: rows of text and of images; of a draft module [stages, 1, ..]"""
@@ -49,6 +53,7 @@ class Measured:
         self.answer_loss += other.answer_loss
         self.num_answer_tokens += other.num_answer_tokens
         self.index_loss += other.index_loss
+        self.naming_loss += other.naming_loss
         self.num_batches += other.num_batches
         assert other.counts is not None
         self.counts = other.counts if self.counts is None else self.counts + other.counts

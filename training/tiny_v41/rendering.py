@@ -32,6 +32,16 @@ _LIMITS = ParseLimits(max_choices=1, has_vision=True)
 
 
 @dataclass(frozen=True)
+class Named:
+    """A shape of a picture, in tokens."""
+
+    row: int
+    """Of the picture's rows in a prompt"""
+    words: tuple[int, int]
+    """Its colour's token and its form's"""
+
+
+@dataclass(frozen=True)
 class Sample:
     """One exercise as tokens."""
 
@@ -44,6 +54,8 @@ class Sample:
     last_answer: int
     """Where the last answer begins"""
     pictures: tuple[Picture, ...] = field(default=())
+    shown: tuple[tuple[Named, ...], ...] = field(default=())
+    """Of each picture"""
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -76,7 +88,23 @@ class Renderer:
         is_answer = self._answers(prompt)
         is_answer = np.concatenate([is_answer, np.ones(len(answer), np.bool_)])
         first = int(is_answer.argmax())
-        return Sample(exercise.family, ids, is_answer, first, len(prompt), exercise.pictures)
+        shown = tuple(self._named(picture) for picture in exercise.pictures)
+        return Sample(exercise.family, ids, is_answer, first, len(prompt), exercise.pictures, shown)
+
+    def _named(self, picture: Picture) -> tuple[Named, ...]:
+        """Rows of a picture: a start, its cells line by line with an end of line each, an end."""
+        found = []
+        for shape in picture.shapes:
+            row = 1 + shape.row * (picture.cells + 1) + shape.column
+            colour, form = (self._word(word) for word in (shape.colour, shape.form))
+            found.append(Named(row, (colour, form)))
+        return tuple(found)
+
+    def _word(self, word: str) -> int:
+        """The first token of a word within a sentence."""
+        out = SegmentWriter(self._tokens)
+        out.text(f" {word}")
+        return int(self._encode(out.segments)[0])
 
     def prompt(self, exercise: Exercise) -> Ids:
         """Ids of the prompt of the last turn, images at full length."""

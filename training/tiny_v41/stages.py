@@ -13,11 +13,11 @@ _ALL: Mapping[str, float] = {
     "count": 0.8,
     "sort": 0.8,
     "arithmetic": 1.0,
-    "tools": 2.0,
+    "tools": 3.0,
     "json": 1.5,
-    "shapes": 2.0,
+    "shapes": 4.0,
 }
-_LONG: Mapping[str, float] = {**_ALL, "recall": 1.5}
+_LONG: Mapping[str, float] = {**_ALL, "recall": 1.8}
 
 
 @dataclass(frozen=True)
@@ -52,16 +52,16 @@ class Stage:
 
 STAGES: tuple[Stage, ...] = (
     Stage(
-        "short", 1_400_000, 320, 4096, (3e-3, 2.5e-3), (0.03, 0.025), warmup_steps=30,
+        "short", 3_000_000, 320, 4096, (3e-3, 2.5e-3), (0.03, 0.025), warmup_steps=30,
         balance_rate=0.004,
     ),
-    Stage("middle", 600_000, 1024, 4096, (2.5e-3, 1.8e-3), (0.025, 0.016)),
+    Stage("middle", 3_000_000, 1024, 4096, (2.5e-3, 2e-3), (0.025, 0.018)),
     Stage(
-        "long", 850_000, 4096, 6144, (1.8e-3, 9e-4), (0.016, 0.007), shares=_LONG, selects=True,
+        "long", 4_000_000, 4096, 6144, (2e-3, 1e-3), (0.018, 0.009), shares=_LONG, selects=True,
         prompt_weight=0.05, balance_rate=0.001,
     ),
     Stage(
-        "last", 600_000, 4096, 6144, (9e-4, 2e-5), (0.007, 0.0002), shares=_LONG, selects=True,
+        "last", 3_000_000, 4096, 8192, (1e-3, 2e-5), (0.009, 0.0002), shares=_LONG, selects=True,
         prompt_weight=0.02, balance_rate=0.0005,
     ),
 )  # fmt: skip

@@ -80,7 +80,7 @@ class Trainer:
                 elapsed = time.monotonic() - since
                 self._log(window, (self._progress.total_tokens - tokens) / elapsed)
                 window, since, tokens = Measured(), time.monotonic(), self._progress.total_tokens
-            if self._progress.step % _EVALUATION_STEPS == 0:
+            if self._progress.step and self._progress.step % _EVALUATION_STEPS == 0:
                 self._evaluate()
             if time.monotonic() - saved > _CHECKPOINT_S:
                 self._save()
@@ -183,6 +183,7 @@ class Trainer:
                 "answer_loss": round(found.answer_loss / max(1, found.num_answer_tokens), 4),
                 "loss": round(found.loss / _LOG_STEPS, 4),
                 "index_loss": round(found.index_loss / max(1, found.num_batches), 4),
+                "naming_loss": round(found.naming_loss / _LOG_STEPS, 4),
                 "load_peak": round(float((loads.amax(1) / loads.mean(1)).max()), 2),
                 "exact": found.exact_shares(),
                 "accepted": found.accepted_lengths(),

@@ -9,6 +9,8 @@ from torch.nn import functional
 from training.tiny_v41.model.pieces import rms_norm
 
 Weights = dict[str, torch.Tensor]
+_LIKENESS = 0.2
+"""A row that is a word's embedding is that word with a logit of about ten."""
 
 
 class VisionModel:
@@ -88,6 +90,19 @@ class VisionModel:
         bias = weights.get(f"{name}.bias")
         product = functional.linear(rows.to(weight.dtype), weight).float()
         return product if bias is None else product + bias
+
+
+def naming_loss(
+    rows: torch.Tensor, places: torch.Tensor, words: torch.Tensor, embed: torch.Tensor
+) -> torch.Tensor:
+    """How far rows are from the words for what they show: cross entropy over all tokens, summed.
+
+    rows: fp32 [R, D], of all pictures; places: int64 [K]; words: int64 [K, W], alike likely.
+    embed: fp32 [V, D], which learns nothing from this.
+    """
+    likeness = rows[places] @ embed.detach().T * _LIKENESS
+    logs = likeness.log_softmax(-1).gather(1, words)
+    return -logs.mean(1).sum()
 
 
 def _turn(x: torch.Tensor, angles: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
