@@ -74,5 +74,6 @@ def has_spare_compute(pending_s: float, budget_s: float, a0_s: float) -> bool:
     """Whether a rank with pending_s seconds of pulled work could do more in a step of budget_s.
 
     Pulled work waits where only one rank can do it: a rank takes no more than fills its next step.
+    One without any takes some also where a0 alone is longer than the budget.
     """
-    return pending_s < budget_s - a0_s
+    return pending_s <= 0.0 or pending_s < budget_s - a0_s

@@ -136,6 +136,14 @@ def test_the_least_loaded_instance_takes_it_and_a_slow_one_counts_as_loaded():
     assert choose_pull(heads, [slow, BUSY], FairShare(), params()).instance_id == "slow"
 
 
+def test_an_instance_whose_steps_are_longer_than_any_budget_still_gets_one_prompt_at_a_time():
+    heads = line_of(prompt("a", 1.0)).heads()
+    slow = replace(IDLE, a0_s=1.0)
+    assert choose_pull(heads, [slow], FairShare(), params()).job_id == "a"
+    busy = replace(slow, pending_s=1.0, longest_s=1.0)
+    assert choose_pull(heads, [busy], FairShare(), params()).job_id is None
+
+
 def test_strict_buckets_keep_to_their_groups_but_nothing_is_left_to_nobody():
     given = params(PREFILL_POLICIES["deepseek"](STUDY_COST), own={"p0": 0, "p1": 1})
     other = replace(IDLE, instance_id="p1")
