@@ -64,7 +64,8 @@ def _load_and_measure(settings: PrefillSettings, seconds: float) -> Calibration:
     from rorqual_engine.expert_ranks import open_served_model
 
     with open_served_model(settings, on_lost=lambda lost: end_at_once(str(lost))) as model:
-        machine = this_machine(device_name(model.device), torch.get_num_threads())
+        num_threads = torch.get_num_threads()
+        machine = this_machine(device_name(model.device), num_threads, model.num_ranks)
         return _measure(model, machine, seconds)
 
 

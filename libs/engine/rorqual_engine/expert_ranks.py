@@ -218,6 +218,7 @@ class LeadingModel(CausalModel):
 
     def __init__(self, model: DeepseekModel, workers: ExpertWorkers) -> None:
         self._model, self._workers = model, workers
+        self.num_ranks = 1 + len(workers.pids)
         self._step = threading.Lock()
         self._planned: dict[int, Cards] = {}
         self.last_move_s = 0.0

@@ -56,11 +56,14 @@ class Timing:
     max_rounds: int = 9
     clock: Callable[[], float] = time.perf_counter
     own_clock: Callable[[], float] | None = time.thread_time
-    """Of the processor time of the calling thread, for models on the CPU; None: not looked at."""
+    """Of the processor time of the calling thread, for models of one process on the CPU; None: not
+    looked at."""
 
-    def on(self, device: torch.device) -> Timing:
-        """The same for a model there."""
-        return self if device.type == "cpu" else replace(self, own_clock=None)
+    def of(self, model: CausalModel) -> Timing:
+        """The same for this model: a step that waits for a device or for other processes takes
+        longer than its thread computes."""
+        is_own = model.device.type == "cpu" and model.num_ranks == 1
+        return self if is_own else replace(self, own_clock=None)
 
 
 def time_prefill(
@@ -88,7 +91,7 @@ def time_prefill(
 
         return [
             StepSample(prefill_features([point]), took_s)
-            for point, took_s in _timed(fitting, step, timing.on(model.device))
+            for point, took_s in _timed(fitting, step, timing.of(model))
         ]
 
 
@@ -139,7 +142,7 @@ def time_verify(model: CausalModel, cache: PagedKvCache, timing: Timing) -> Step
         largest = min(PAGE_TOKENS, model.max_context_tokens) * len(leases)
         shared = [(min(rows, len(leases)), rows) for rows in VERIFY_ROWS if rows <= largest]
         points = [(num, rows // num) for num, rows in shared]
-        found = _timed(points, step, timing.on(model.device))
+        found = _timed(points, step, timing.of(model))
     times = [took_s for _, took_s in found]
     return checked_profile(
         StepProfile(
@@ -175,7 +178,7 @@ def _time_batches(
             ]
             sample(model.forward(chunks, cache), [SamplingState()] * num_running)
 
-        yield from _timed(points, step, timing.on(model.device))
+        yield from _timed(points, step, timing.of(model))
 
 
 def _clear(cache: PagedKvCache, lease: PageLease) -> None:

@@ -92,11 +92,14 @@ class Machine(_Part):
     processor: str
     num_threads: int = Field(ge=1)
     device: str
+    num_ranks: int = Field(1, ge=1)
+    """Processes that make a step together."""
 
     @property
     def fingerprint(self) -> str:
         """Equal for machines of which one calibration is true for the other."""
         text = f"{self.processor}\n{self.num_threads}\n{self.device}"
+        text += f"\n{self.num_ranks} ranks" if self.num_ranks > 1 else ""
         return hashlib.blake2b(text.encode(), digest_size=6).hexdigest()
 
 
@@ -112,9 +115,11 @@ class Calibration(_Part):
     verify: VerifyTimes | None = None
 
 
-def this_machine(device: str, num_threads: int) -> Machine:
+def this_machine(device: str, num_threads: int, num_ranks: int = 1) -> Machine:
     """The machine of this process. device: `cpu`, or the accelerator's name."""
-    return Machine(processor=_processor(), num_threads=num_threads, device=device)
+    return Machine(
+        processor=_processor(), num_threads=num_threads, device=device, num_ranks=num_ranks
+    )
 
 
 def _processor() -> str:

@@ -27,7 +27,8 @@ log = get_logger(__name__)
 
 def calibrated_profile(home: Path, model: CausalModel, cache: PagedKvCache) -> StepProfile:
     """Of this model on this machine. Blocks for about a second where no file says."""
-    machine = this_machine(device_name(model.device), torch.get_num_threads())
+    num_threads = torch.get_num_threads()
+    machine = this_machine(device_name(model.device), num_threads, model.num_ranks)
     known = read_calibration(home, model.fingerprint, machine)
     if known is not None and known.verify is not None:
         return StepProfile(known.verify.num_rows, known.verify.step_s)

@@ -37,7 +37,8 @@ class StepTimes:
 
 def calibrated_step_times(home: Path, model: CausalModel) -> StepTimes | None:
     """As `rorqual calibrate` measured them; None where it did not."""
-    machine = this_machine(device_name(model.device), torch.get_num_threads())
+    num_threads = torch.get_num_threads()
+    machine = this_machine(device_name(model.device), num_threads, model.num_ranks)
     known = read_calibration(home, model.fingerprint, machine)
     if known is None or known.decode is None:
         return None

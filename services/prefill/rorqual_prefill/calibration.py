@@ -34,7 +34,8 @@ def calibrated_cost(
 
     None when nothing is known: budget_s is 0, or what was measured tells nothing.
     """
-    machine = this_machine(device_name(model.device), torch.get_num_threads())
+    num_threads = torch.get_num_threads()
+    machine = this_machine(device_name(model.device), num_threads, model.num_ranks)
     known = read_calibration(home, model.fingerprint, machine)
     if known is not None and known.prefill is not None:
         return StepCost(*known.prefill.coefficients)

@@ -16,7 +16,7 @@ PROFILE = StepProfile((1, 4, 8), (0.01, 0.011, 0.02))
 
 
 class Model:
-    fingerprint, device = "f00d", torch.device("cpu")
+    fingerprint, device, num_ranks = "f00d", torch.device("cpu"), 1
 
 
 @pytest.fixture

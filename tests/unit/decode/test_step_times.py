@@ -17,7 +17,7 @@ from rorqual_runtime.calibration import (
 )
 
 ERROR = FitQuality(median=0.01, p90=0.02, worst=0.1, num_samples=12)
-MODEL = SimpleNamespace(fingerprint="f1", device=torch.device("cpu"))
+MODEL = SimpleNamespace(fingerprint="f1", device=torch.device("cpu"), num_ranks=1)
 
 
 def test_what_was_calibrated_is_read_and_nothing_is_known_without(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from itertools import count
 
+import pytest
 from rorqual_engine.models import CausalModel
 from rorqual_engine.step_timing import Timing, time_decode, time_prefill, time_verify
 
@@ -35,6 +36,12 @@ def test_decode_batches_have_pages_of_their_own(tiny: CausalModel) -> None:
 def test_time_in_which_others_ran_does_not_count(tiny: CausalModel) -> None:
     (sample,) = time_prefill(tiny, tiny.new_cache(4), _ticking(own_tick_s=0.1), ((8, 0),))
     assert 0.1 <= sample.took_s < 0.2
+
+
+def test_waits_for_other_ranks_count(tiny: CausalModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tiny, "num_ranks", 2)
+    (sample,) = time_prefill(tiny, tiny.new_cache(4), _ticking(own_tick_s=0.1), ((8, 0),))
+    assert sample.took_s == 1.0
 
 
 def test_points_that_no_time_is_left_for_are_not_measured(tiny: CausalModel) -> None:

@@ -70,3 +70,4 @@ def test_a_file_that_cant_be_read_is_no_calibration(tmp_path: Path) -> None:
 def test_a_machine_is_told_by_processor_threads_and_device() -> None:
     assert this_machine("cpu", 2).fingerprint == this_machine("cpu", 2).fingerprint
     assert this_machine("cpu", 2).fingerprint != this_machine("H200", 2).fingerprint
+    assert this_machine("cpu", 2).fingerprint != this_machine("cpu", 2, 2).fingerprint

@@ -30,6 +30,8 @@ class CausalModel(ABC):
     expert_loads: Sequence[ExpertLoad] = ()
     """What the experts of every layer were asked for lately; empty where there are none, or where
     nobody looks (see `expert_balance`)."""
+    num_ranks: int = 1
+    """Processes that make a step together."""
     num_drafts: int = 0
     """Tokens that the draft module guesses at once; 0 = none is loaded."""
 
