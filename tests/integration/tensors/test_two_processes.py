@@ -243,8 +243,8 @@ async def test_segments_go_with_their_owner_and_with_a_restart_after_a_kill():
     async with TensorProcess.started() as second:
         ticket = await second.publish(10)
         killed = SHM_DIR / ticket.endpoints[0].shm.segment
-        await second.kill()
         assert killed.exists()
+        await second.kill()
     async with (
         TensorProcess.started(incarnation=2) as third,
         await open_plane("reader", shm_bytes=1 << 20) as reader,
