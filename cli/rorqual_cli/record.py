@@ -7,6 +7,8 @@ import asyncio
 import json
 import math
 import time
+from contextlib import suppress
+from pathlib import Path
 from typing import IO, TypeVar
 
 from google.protobuf.message import DecodeError, Message
@@ -26,11 +28,8 @@ def run_record(options: argparse.Namespace, report: Reporter) -> int:
     """Record until Ctrl-C, or for --seconds. Raises: CliError when NATS can't be reached."""
     nats_url = options.nats_url or running_state(options.home).nats_url
     recorder = TraceRecorder()
-    try:
-        with options.out.open("w", encoding="utf-8") as out:
-            asyncio.run(_record(nats_url, recorder, out, options.seconds, report))
-    except KeyboardInterrupt:
-        pass
+    with suppress(KeyboardInterrupt):
+        asyncio.run(_record(nats_url, recorder, options.out, options.seconds, report))
     report.waiting("")
     report.say(
         f"{recorder.num_written} requests in {options.out}, "
@@ -42,18 +41,19 @@ def run_record(options: argparse.Namespace, report: Reporter) -> int:
 
 
 async def _record(
-    nats_url: str, recorder: TraceRecorder, out: IO[str], seconds: float, report: Reporter
+    nats_url: str, recorder: TraceRecorder, path: Path, seconds: float, report: Reporter
 ) -> None:
     nc = await connect(nats_url)
     end_s = time.monotonic() + seconds if seconds else math.inf
-    try:
-        await listen(nc, recorder, out)
-        report.say(f"recording {nats_url}; Ctrl-C ends it")
-        while (left_s := end_s - time.monotonic()) > 0:
-            report.waiting(f"{recorder.num_written} requests, {recorder.num_open} under way")
-            await asyncio.sleep(min(1.0, left_s))
-    finally:
-        await nc.close()
+    with path.open("w", encoding="utf-8", buffering=1) as out:  # a row is kept at once
+        try:
+            await listen(nc, recorder, out)
+            report.say(f"recording {nats_url}; Ctrl-C ends it")
+            while (left_s := end_s - time.monotonic()) > 0:
+                report.waiting(f"{recorder.num_written} requests, {recorder.num_open} under way")
+                await asyncio.sleep(min(1.0, left_s))
+        finally:
+            await nc.close()
 
 
 async def listen(nc: Client, recorder: TraceRecorder, out: IO[str]) -> None:

@@ -18,10 +18,14 @@ _SHOWN = 5
 def replay_log(paths: list[Path], home: Path) -> int:
     """Print how many decisions of each kind came out the same; 1 when any did not.
 
-    paths: log files; by default all in the home's log folder. Raises: CliError without decisions.
+    paths: log files; by default all in the home's log folder.
+    Raises: CliError without decisions, or with some that today's policies do not understand.
     """
     paths = paths or sorted((home / "logs").glob("*.log"))
-    found = replay_decisions(_lines(paths))
+    try:
+        found = replay_decisions(_lines(paths))
+    except ValueError as error:
+        raise CliError(str(error), "was it logged by another version?") from None
     if not found.counts:
         remedy = "start the fleet with RORQUAL_DECISION_LOG=1"
         raise CliError(f"no decisions in {len(paths)} log files", remedy)

@@ -61,7 +61,11 @@ def replay_decisions(lines: Iterable[Mapping[str, Any]]) -> DecisionReplay:
             result.num_unknown += 1
             continue
         result.counts[kind] += 1
-        logged, replayed = _again(POLICIES[kind], line)
+        try:
+            logged, replayed = _again(POLICIES[kind], line)
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            reason = f"{type(error).__name__} {error}"
+            raise ValueError(f"a {kind!r} decision does not fit its policy: {reason}") from None
         if logged != replayed:
             result.differences.append(Difference(kind, logged, replayed))
     return result

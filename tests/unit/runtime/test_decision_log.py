@@ -95,6 +95,13 @@ def test_another_decision_than_the_logged_one_is_a_difference(logged):
     assert (difference.logged.instance_id, difference.replayed.instance_id) == ("d9", "d0")
 
 
+@pytest.mark.parametrize("input_", [None, [[{"nobody": 1}]], "what"])
+def test_a_decision_that_its_policy_does_not_understand_is_named(input_):
+    line = {"message": "decision", "kind": "placement", "decision": {}, "input": input_}
+    with pytest.raises(ValueError, match="'placement' decision does not fit"):
+        replay_decisions([line])
+
+
 def test_a_flood_of_decisions_is_cut(logged):
     for _ in range(MAX_PER_S + 50):
         log_decision("admission", (QueueState(0, 1), 1), None)
