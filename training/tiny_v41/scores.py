@@ -142,7 +142,10 @@ def main() -> None:
     parser.add_argument("--at-once", type=int, default=8)
     parser.add_argument("--bare", type=Path, help="model directory for an engine in this process")
     parser.add_argument("--bare-only", action="store_true", help="ask no fleet")
-    sys.exit(not asyncio.run(run(parser.parse_args())))
+    args = parser.parse_args()
+    if args.bare_only and not args.bare:
+        parser.error("--bare-only needs --bare DIR: nobody would be asked")
+    sys.exit(not asyncio.run(run(args)))
 
 
 if __name__ == "__main__":

@@ -202,7 +202,7 @@ class Replay:
             if instance.slowdown != slowdown:
                 self._finish(self._decode.advance(instance, self._now_s))
                 instance.slowdown = slowdown
-                self._watch(instance)
+                self._look_after(instance)
 
     def _prefilled(self, request: Request) -> None:
         self._stores.of(request.holder).write(request, self._now_s)
@@ -236,8 +236,11 @@ class Replay:
             self._at(at_s, self._decoded, instance, instance.incarnation)
 
     def _decoded(self, instance: Instance, incarnation: int) -> None:
-        if incarnation != instance.incarnation:
-            return
+        if incarnation == instance.incarnation:
+            self._look_after(instance)
+
+    def _look_after(self, instance: Instance) -> None:
+        """What has ended by now leaves, and others take its room."""
         self._finish(self._decode.advance(instance, self._now_s))
         self._watch(instance)
         if instance.is_draining and not instance.running:
