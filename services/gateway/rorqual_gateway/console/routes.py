@@ -18,6 +18,8 @@ from rorqual_gateway.dialects import OPENAI
 from rorqual_gateway.service import GatewayService
 
 NUM_REQUESTS = 100
+LIST_TAIL_BYTES = 512 << 10
+"""Of each trace file, for the list: it is asked for every few seconds, and a request is a line."""
 TAIL_BYTES = 8 << 20
 MAX_TRACE_ID_CHARS = 128
 _SECURITY = {
@@ -101,7 +103,7 @@ def _fleet(gateway: GatewayService) -> dict[str, Any]:
 
 
 def _requests(gateway: GatewayService) -> list[dict[str, Any]]:
-    found = newest_requests(gateway.traces_dir, limit=NUM_REQUESTS, tail_bytes=TAIL_BYTES)
+    found = newest_requests(gateway.traces_dir, limit=NUM_REQUESTS, tail_bytes=LIST_TAIL_BYTES)
     return [asdict(request) for request in found]
 
 
