@@ -25,7 +25,7 @@ from rorqual_runtime.replies import parse_message
 
 MAX_TRIES = 3
 """Workers that may begin a job. Keeping it in line is no try."""
-MAX_DELIVERIES = 30
+MAX_DELIVERIES = 100
 """Of one job altogether: who keeps the line may forget how often the job was begun."""
 FAILED_JOB_DELAY_S = 0.5
 SETTLE_TIMEOUT_S = 2.0

@@ -19,7 +19,7 @@ from rorqual_runtime.errors import (
     ServingError,
     Unavailable,
 )
-from rorqual_runtime.leases import MAX_TRIES, LeasedJob
+from rorqual_runtime.leases import LeasedJob
 from rorqual_runtime.logs import bind_request_id, get_logger
 
 from rorqual_prefill import convert
@@ -170,7 +170,7 @@ class PrefillService:
             await leased.ack()
 
     async def _bury(self, leased: LeasedJob, job: Job) -> None:
-        error = Internal(f"prefill failed {MAX_TRIES} times")
+        error = Internal(f"prefill gives up after {leased.num_delivered} deliveries of the job")
         await self._report(job, error)
         await self.ports.release_lease(job)
         await leased.dead_letter(error.message)

@@ -36,7 +36,8 @@ class Leased:
 
     def __init__(self, message=None, num_delivered: int = 1) -> None:
         self._message = message or job_message()
-        self.is_exhausted = num_delivered > 3
+        self.num_delivered = num_delivered
+        self.is_exhausted = num_delivered > MAX_TRIES
         self.trace_context = Context()
         self.verdict: str | None = None
 
