@@ -48,7 +48,7 @@ class BlockSource(Protocol):
 
     def has(self, fingerprint: str, key: bytes) -> bool: ...
 
-    def num_stored(self, fingerprint: str, keys: Sequence[bytes]) -> int: ...
+    def num_stored(self, fingerprint: str, keys: Sequence[bytes], *, num_exact: int) -> int: ...
 
     def get_many(self, fingerprint: str, wanted: Sequence[tuple[bytes, Any]]) -> list[bool]: ...
 
@@ -229,11 +229,13 @@ class BlockFetcher:
             self.release(fetch.groups.get_nowait())
 
     async def _look_up(self, fetch: Fetch) -> None:
-        """What the store has of the prompt, and what of the promised it has not."""
+        """What the store has of the prompt, and what of the promised it has not. Where a block is
+        not as exact as promised, the hit ends."""
 
         def look_up() -> tuple[int, list[bytes]]:
-            num_stored = self._store.num_stored(self._fingerprint, fetch.keys)
-            promised = fetch.keys[num_stored : fetch.promise.num_blocks]
+            num_blocks, num_exact = fetch.promise
+            num_stored = self._store.num_stored(self._fingerprint, fetch.keys, num_exact=num_exact)
+            promised = fetch.keys[num_stored:num_blocks]
             return num_stored, [k for k in promised if not self._store.has(self._fingerprint, k)]
 
         looking = asyncio.get_running_loop().run_in_executor(self._lookups, look_up)

@@ -42,6 +42,9 @@ async def test_blocks_come_back_verified(store, server):
     assert not store.has(FINGERPRINT, key_of(2)) and got(store, 2) is None
     numbers = (3, 4, 5, 2, 1)
     assert store.num_stored(FINGERPRINT, [key_of(number) for number in numbers]) == 3
+    exact_first = [key_of(number) for number in (1, 3, 4)]
+    found = [store.num_stored(FINGERPRINT, exact_first, num_exact=number) for number in (1, 2)]
+    assert found == [3, 1]
     assert store.stats().num_blocks == 4
 
 

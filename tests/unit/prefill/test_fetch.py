@@ -36,7 +36,7 @@ class Store:
     """Blocks by key; those in `corrupt` are there but never read back."""
 
     def __init__(self, *keys: bytes, corrupt: Sequence[bytes] = ()) -> None:
-        self.keys, self.corrupt = set(keys), set(corrupt)
+        self.keys, self.corrupt, self.replayed = set(keys), set(corrupt), set[bytes]()
         self.reads: list[list[bytes]] = []
         self.gate = threading.Event()
         self.gate.set()
@@ -44,8 +44,10 @@ class Store:
     def has(self, fingerprint, key):
         return key in self.keys
 
-    def num_stored(self, fingerprint, keys):
-        return next((n for n, key in enumerate(keys) if key not in self.keys), len(keys))
+    def num_stored(self, fingerprint, keys, *, num_exact):
+        exact = self.keys - self.replayed
+        of = [exact if number < num_exact else self.keys for number in range(len(keys))]
+        return next((n for n, key in enumerate(keys) if key not in of[n]), len(keys))
 
     def get_many(self, fingerprint, wanted):
         self.reads.append([key for key, _ in wanted])
@@ -170,6 +172,14 @@ async def test_what_was_read_before_it_was_exact_is_read_again_for_who_is_promis
     await reader.read(KEYS)
     assert (await reader.read(KEYS, num_exact=2))[0] == KEYS
     assert [key for read in reader.store.reads[1:] for key in read] == KEYS[:2]
+
+
+async def test_a_block_that_is_not_as_exact_as_promised_ends_the_hit():
+    reader = Reader(Store(*KEYS))
+    reader.store.replayed = {KEYS[3]}
+    for num_exact, num_blocks in ((0, 6), (3, 6), (4, 3), (6, 3)):
+        found, fetch = await reader.read(KEYS, num_promised=6, num_exact=num_exact)
+        assert (found, fetch.missing, fetch.corrupt) == (KEYS[:num_blocks], [], [])
 
 
 async def test_a_cancel_waits_for_no_read_and_frees_everything_once_it_ends():

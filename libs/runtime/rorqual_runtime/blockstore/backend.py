@@ -145,8 +145,9 @@ class BlockStoreBackend(Protocol):
         """Whether the block seems to be there; only `get` verifies its content."""
         ...
 
-    def num_stored(self, fingerprint: str, keys: Sequence[bytes]) -> int:
-        """How many blocks seem to be there before the first that is not."""
+    def num_stored(self, fingerprint: str, keys: Sequence[bytes], *, num_exact: int = 0) -> int:
+        """How many blocks seem to be there before the first that is not; of the first num_exact
+        only exact ones count."""
         ...
 
     def hold(self, fingerprint: str, keys: Sequence[bytes], until_unix_s: float) -> None:

@@ -127,13 +127,16 @@ class RedisBlockStore:
         name = BlockName.of(fingerprint, key)
         return bool(self._call(lambda: self._client.exists(_key_of(name)), 0))
 
-    def num_stored(self, fingerprint: str, keys: Sequence[bytes]) -> int:
-        """How many blocks are there before the first that is not; one round trip a few hundred."""
+    def num_stored(self, fingerprint: str, keys: Sequence[bytes], *, num_exact: int = 0) -> int:
+        """How many blocks are there before the first that is not; one round trip a few hundred. Of
+        the first num_exact only exact ones count."""
         for start in range(0, len(keys), _SCAN_COUNT):
             names = [BlockName.of(fingerprint, key) for key in keys[start : start + _SCAN_COUNT]]
-            found: list[int] = self._call(partial(self._exist, names), [0])
+            found: list[bool] = self._call(
+                partial(self._exist, names, max(0, num_exact - start)), [False]
+            )
             if not all(found):
-                return start + found.index(0)
+                return start + found.index(False)
         return len(keys)
 
     def hold(self, fingerprint: str, keys: Sequence[bytes], until_unix_s: float) -> None:
@@ -248,12 +251,14 @@ class RedisBlockStore:
             if not cursor:
                 return
 
-    def _exist(self, names: list[BlockName]) -> list[int]:
+    def _exist(self, names: list[BlockName], num_exact: int) -> list[bool]:
         pipe = self._client.pipeline(transaction=False)
-        for name in names:
+        for name in names[:num_exact]:
+            pipe.getrange(_key_of(name), 0, PACKED_BYTES - 1)
+        for name in names[num_exact:]:
             pipe.exists(_key_of(name))
-        found: list[int] = pipe.execute()
-        return found
+        answers: list[Any] = pipe.execute()
+        return [*map(_may_be_exact, answers[:num_exact]), *map(bool, answers[num_exact:])]
 
     def _headers(self, keys: list[bytes]) -> list[bytes]:
         pipe = self._client.pipeline(transaction=False)
@@ -286,6 +291,14 @@ def _outcome(reply: Any) -> str:
     if reply is None:
         return "duplicates"
     return "puts" if reply is True else "put_failures"
+
+
+def _may_be_exact(raw: bytes) -> bool:
+    """Of the beginning of a record. A damaged one is there, too: who reads it removes it."""
+    try:
+        return bool(raw) and RecordHeader.parse(raw).mark.provenance is Provenance.EXACT
+    except BadRecord:
+        return True
 
 
 def _listed(header: RecordHeader, fingerprint: str) -> BlockListing:

@@ -14,6 +14,7 @@ from rorqual_runtime.blockstore.backend import (
     BlockListing,
     BlockMark,
     OnForgotten,
+    Provenance,
     StoreStats,
 )
 from rorqual_runtime.blockstore.entries import Entry
@@ -128,17 +129,16 @@ class BlockStore:
 
     def has(self, fingerprint: str, key: bytes) -> bool:
         """Whether the index names such a block; only `get` verifies the record."""
-        name = BlockName.of(fingerprint, key)
-        try:
-            found = self._find(name)
-        except OSError:
-            return False
-        return found is not None and not found[1].entry.is_due(self._clock.now_unix_s())
+        return self._mark_of(BlockName.of(fingerprint, key)) is not None
 
-    def num_stored(self, fingerprint: str, keys: Sequence[bytes]) -> int:
-        """How many blocks the index names before the first that it does not."""
-        absent = (number for number, key in enumerate(keys) if not self.has(fingerprint, key))
-        return next(absent, len(keys))
+    def num_stored(self, fingerprint: str, keys: Sequence[bytes], *, num_exact: int = 0) -> int:
+        """How many blocks the index names before the first that it does not; of the first num_exact
+        only exact ones count."""
+        for number, key in enumerate(keys):
+            mark = self._mark_of(BlockName.of(fingerprint, key))
+            if mark is None or (number < num_exact and mark.provenance is not Provenance.EXACT):
+                return number
+        return len(keys)
 
     def hold(self, fingerprint: str, keys: Sequence[bytes], until_unix_s: float) -> None:
         """Not to be evicted until then, at most for MAX_HOLD_S, by any process."""
@@ -199,6 +199,16 @@ class BlockStore:
 
     def close(self) -> None:
         self._classes.close()
+
+    def _mark_of(self, name: BlockName) -> BlockMark | None:
+        """Of the block as the index has it; None where there is none."""
+        try:
+            found = self._find(name)
+        except OSError:
+            return None
+        if found is None or found[1].entry.is_due(self._clock.now_unix_s()):
+            return None
+        return found[1].entry.mark
 
     def _find(self, name: BlockName) -> tuple[SizeClass, Found] | None:
         for size_class in self._classes.all():

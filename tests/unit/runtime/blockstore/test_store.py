@@ -169,6 +169,15 @@ def test_an_exact_block_takes_the_place_of_a_replayed_one(store):
     assert store.stats().puts == 2 and got(store, 1) == block(1)
 
 
+def test_of_blocks_that_should_be_exact_only_those_that_are_count(store):
+    for number in range(4):
+        provenance = Provenance.REPLAYED if number == 2 else Provenance.EXACT
+        assert put(store, number, mark=BlockMark(provenance))
+    keys = [key_of(number) for number in range(4)]
+    found = [store.num_stored(FINGERPRINT, keys, num_exact=number) for number in (0, 2, 3, 9)]
+    assert found == [4, 4, 2, 2]
+
+
 def test_a_listing_says_what_was_put(store, clock):
     store.put("model-b", key_of(5), block(5), ttl_s=100, mark=BlockMark(lifetime=Lifetime.CHAT))
     (listing,) = store.listing()
