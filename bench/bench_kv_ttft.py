@@ -55,11 +55,6 @@ def ask(fleet: RunningFleet, case: Case, token_ids: list[int]) -> StreamTiming:
     return asyncio.run(stream_once(Endpoint(parts.hostname, parts.port), body))
 
 
-def first_token_s(timing: StreamTiming) -> float:
-    """A token that spells nothing by itself is seen when the stream ends."""
-    return (timing.content_s or [timing.done_s])[0] - timing.sent_s
-
-
 def wait_until_stored(fleet: RunningFleet, num_blocks: int) -> None:
     """Blocks are written and registered behind the answer."""
     end_s = time.monotonic() + STORED_TIMEOUT_S
@@ -88,9 +83,9 @@ def bench(case: Case, model: dict[str, str], *, rounds: int, hits_per_round: int
             hits = [ask(fleet, case, prompt) for _ in range(hits_per_round)]
             num_cached = (case.num_tokens - 1) // BLOCK_TOKENS * BLOCK_TOKENS
             assert {hit.cached_tokens for hit in hits} == {num_cached}, hits
-            cold_s.append(first_token_s(cold))
-            hit_s += [first_token_s(hit) for hit in hits]
-            ratios.append(statistics.median(map(first_token_s, hits)) / cold_s[-1])
+            cold_s.append(cold.ttft_s)
+            hit_s += [hit.ttft_s for hit in hits]
+            ratios.append(statistics.median(hit.ttft_s for hit in hits) / cold_s[-1])
     emit(f"kv_ttft_cold_{case.name}", statistics.median(cold_s), "s", tokens=case.num_tokens)
     emit(f"kv_ttft_hit_{case.name}", statistics.median(hit_s), "s", rounds=_rounded(hit_s))
     return emit(

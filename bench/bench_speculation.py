@@ -59,6 +59,8 @@ OPEN = (
 )
 TOPICS = ("whales", "bridges", "salt", "the moon", "bread", "glass", "Peru", "beetles")
 
+_RUN_TIMEOUT_S = 600.0
+
 
 class NoWriter:
     """Blocks go nowhere."""
@@ -128,7 +130,7 @@ class Session:
             engine.add(sequence)
         began_s = time.perf_counter()
         engine.start()
-        have_ended.wait()
+        assert have_ended.wait(_RUN_TIMEOUT_S), "the engine has stopped, or is far too slow"
         took_s = time.perf_counter() - began_s
         engine.close()
         num_decoded = len(prompts) * (num_new - 1)

@@ -36,8 +36,8 @@ class StreamTiming:
 
     @property
     def ttft_s(self) -> float:
-        """Request written to first non-empty content."""
-        return self.content_s[0] - self.sent_s
+        """Request written to first non-empty content; to the end where no token spells anything."""
+        return (self.content_s or [self.done_s])[0] - self.sent_s
 
     @property
     def tpot_s(self) -> float:
