@@ -1,6 +1,7 @@
 """A plan is the fewest instances that meet the objectives, or says that there are none."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -52,6 +53,15 @@ def test_the_command_says_what_can_not_be_met(path, capsys):
     assert shown["plan"]["is_met"] is False
     assert "MISSED" in shown["plan"]["tried"][0]
     assert "as many as are allowed, miss tpot_mean" in shown["plan"]["why"]
+
+
+def test_a_plan_says_what_it_leaves_out(tmp_path):
+    rows = [{"timestamp": 0, "input_length": n, "output_length": 5} for n in (100, 100, 9000)]
+    path = tmp_path / "large.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    options = replace(OPTIONS, decode_kv_tokens=4096)
+    plan = plan_fleet(read_trace(path), options, parse_objectives("ttft_p99=10s"), 1)
+    assert plan.is_met and plan.why.endswith("fit no decode instance: 1 requests")
 
 
 def test_objectives_are_read_with_their_units():

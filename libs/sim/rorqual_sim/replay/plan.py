@@ -142,6 +142,8 @@ class _Search:
     def plan(self, num_prefill: int, num_decode: int, *, is_met: bool) -> Plan:
         values = self._values(num_prefill, num_decode)
         why = self._why(num_prefill, num_decode, is_met)
+        if values["num_refused"]:
+            why += f"; left out, as they fit no decode instance: {values['num_refused']} requests"
         return Plan(num_prefill, num_decode, is_met, values, self._reasons, why)
 
     def _why(self, num_prefill: int, num_decode: int, is_met: bool) -> str:
