@@ -15,6 +15,11 @@ _EXPOSED = (
         for family in ("X-RateLimit-Limit", "X-RateLimit-Remaining", "X-RateLimit-Reset")
         for part in ("Requests", "Tokens")
     ),
+    *(
+        f"Anthropic-RateLimit-{kind}-{part}"
+        for kind in ("Requests", "Tokens")
+        for part in ("Limit", "Remaining", "Reset")
+    ),
 )
 
 

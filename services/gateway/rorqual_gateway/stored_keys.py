@@ -9,7 +9,7 @@ from rorqual_runtime.clock import Clock
 from rorqual_runtime.errors import Unavailable
 from rorqual_runtime.redis_link import RedisLink, StoreAway
 
-MAX_REMEMBERED = 10_000
+MAX_KNOWN, MAX_UNKNOWN = 10_000, 1_000
 MAX_SECRET_CHARS = 256
 
 
@@ -31,7 +31,9 @@ class StoredKeys:
         self._clock = clock
         self._fresh_s = fresh_s
         self._stale_s = stale_s
-        self._answers: OrderedDict[bytes, _Answer] = OrderedDict()
+        self._known: OrderedDict[bytes, _Answer] = OrderedDict()
+        self._unknown: OrderedDict[bytes, _Answer] = OrderedDict()
+        """Apart from the others: a flood of guesses must not push good keys out."""
 
     async def find(self, secret: str) -> ApiKey | None:
         """The key, None when it is unknown or expired. Raises: Unavailable."""
@@ -42,7 +44,7 @@ class StoredKeys:
 
     async def _find(self, secret: str) -> ApiKey | None:
         name, now_s = hashlib.sha256(secret.encode()).digest(), self._clock.monotonic_s()
-        known = self._answers.get(name)
+        known = self._known.get(name) or self._unknown.get(name)
         if known is not None and now_s - known.asked_s < self._fresh_s:
             return known.key
         try:
@@ -55,7 +57,11 @@ class StoredKeys:
         return key
 
     def _remember(self, name: bytes, answer: _Answer) -> None:
-        self._answers[name] = answer
-        self._answers.move_to_end(name)
-        if len(self._answers) > MAX_REMEMBERED:
-            self._answers.popitem(last=False)
+        for table in (self._known, self._unknown):
+            table.pop(name, None)
+        table, limit = (
+            (self._unknown, MAX_UNKNOWN) if answer.key is None else (self._known, MAX_KNOWN)
+        )
+        table[name] = answer
+        if len(table) > limit:
+            table.popitem(last=False)

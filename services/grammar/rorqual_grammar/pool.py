@@ -97,9 +97,11 @@ class CompilerPool:
     async def _compile_now(self, constraint: Constraint) -> bytes:
         """A job that a dying sandbox took and never began is given to the next one, once."""
         for _ in range(2):
+            used = self._control
             with suppress(_NotBegun):
                 return await self._compile_once(constraint)
-            self._close_control()
+            if self._control is used:  # else somebody has opened another one already
+                self._close_control()
         raise Unavailable("the grammar compiler ends before it begins")
 
     async def _compile_once(self, constraint: Constraint) -> bytes:

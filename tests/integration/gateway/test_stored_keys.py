@@ -9,6 +9,7 @@ import openai
 import pytest
 from anthropic import AsyncAnthropic, RateLimitError
 from redis.asyncio import Redis
+from rorqual_gateway import stored_keys
 from rorqual_runtime.accounts.keys import ApiKey, KeyLimits, KeyStore, Scope, new_secret
 from rorqual_runtime.settings import RuntimeSettings
 
@@ -160,3 +161,17 @@ async def test_a_place_whose_request_ends_while_redis_is_away_is_free_on_its_ret
             return not await redis.zcard(UNDER_WAY)
 
         await until(is_free, "the place")
+
+
+async def test_a_flood_of_guesses_pushes_no_good_key_out(
+    start_fleet, redis_server: RedisServer
+) -> None:
+    fleet = await start_fleet(stored_keys=True, key_fresh_s=0.0)
+    secret = await make_key(redis_server)
+    stored = fleet.gateway.service.callers._stored
+    assert await stored.find(secret) is not None
+    for _ in range(stored_keys.MAX_UNKNOWN + 1):
+        assert await stored.find(new_secret("guess")) is None
+    assert len(stored._unknown) == stored_keys.MAX_UNKNOWN
+    await redis_server.stop()
+    assert await stored.find(secret) is not None

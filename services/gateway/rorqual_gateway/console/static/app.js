@@ -9,7 +9,16 @@ const THEMES = { auto: "light dark", light: "light", dark: "dark" };
 
 function place() {
   const [view, detail = ""] = location.hash.replace(/^#\/?/, "").split("/");
-  return { view: view in VIEWS ? view : "chat", detail: decodeURIComponent(detail) };
+  return { view: view in VIEWS ? view : "chat", detail: decoded(detail) };
+}
+
+/** An address typed by hand may hold a percent sign that begins nothing. */
+function decoded(text) {
+  try {
+    return decodeURIComponent(text);
+  } catch {
+    return text;
+  }
 }
 
 function usePlace() {
