@@ -48,8 +48,9 @@ class Waits:
 
 
 def measured(served: Sequence[Served]) -> Waits:
-    """What the clients saw."""
-    return Waits([s.timing.ttft_s for s in served], [s.timing.tpot_s for s in served])
+    """What the clients saw; an answer that is not seen in two parts has no time per token."""
+    streamed = [s.timing for s in served if len(s.timing.content_s) > 1]
+    return Waits([s.timing.ttft_s for s in served], [timing.tpot_s for timing in streamed])
 
 
 def as_trace(served: Sequence[Served], path: Path) -> Trace:

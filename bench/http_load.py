@@ -41,8 +41,9 @@ class StreamTiming:
 
     @property
     def tpot_s(self) -> float:
-        """(latency - TTFT) / (output tokens - 1)."""
-        return (self.content_s[-1] - self.content_s[0]) / max(1, self.completion_tokens - 1)
+        """(latency - TTFT) / (output tokens - 1); 0 where no token spells anything."""
+        spelt_s = self.content_s or [self.done_s]
+        return (spelt_s[-1] - spelt_s[0]) / max(1, self.completion_tokens - 1)
 
 
 def chat_body(model: str, content: str, *, max_tokens: int) -> dict[str, object]:
