@@ -13,9 +13,13 @@ configure_threads(1 if "PYTEST_XDIST_WORKER" in os.environ else None)
 
 import pytest  # noqa: E402
 import pytest_asyncio  # noqa: E402
+from hypothesis import settings  # noqa: E402
 from rorqual_runtime.settings import RuntimeSettings  # noqa: E402
 
 from tests.support import servers  # noqa: E402
+
+settings.register_profile("untimed", settings(), deadline=None)  # machines differ
+settings.load_profile("untimed")
 
 
 @pytest_asyncio.fixture

@@ -21,21 +21,7 @@ from rorqual_policy.buckets import Bucket, choose_bucket
 from rorqual_policy.chunking import Chunk, StepPlan, WaitingSequence, plan_chunks
 from rorqual_policy.demand import CounterSource, DemandWindow, demand_per_s, observe_counter
 from rorqual_policy.eviction import StoredBlock, ValueEviction
-from rorqual_policy.load_view import (
-    InFlight,
-    InstanceKey,
-    InstanceReport,
-    InstanceView,
-    LoadView,
-    LoadViewParams,
-    decode_snapshot,
-    drop_silent,
-    forget_placement,
-    live_instances,
-    note_placement,
-    num_live,
-    observe_report,
-)
+from rorqual_policy.load_view import InstanceReport, LoadView
 from rorqual_policy.placement import (
     DecodeInstance,
     PlacementDecision,
@@ -77,13 +63,9 @@ __all__ = [
     "FleetDemand",
     "ImageRequest",
     "ImageSpan",
-    "InFlight",
     "InstanceCounts",
-    "InstanceKey",
     "InstanceReport",
-    "InstanceView",
     "LoadView",
-    "LoadViewParams",
     "PlacementDecision",
     "PlacementOutcome",
     "PlacementParams",
@@ -105,21 +87,14 @@ __all__ = [
     "choose_decode",
     "choose_vision",
     "decide_admission",
-    "decode_snapshot",
     "demand_per_s",
     "desired_counts",
-    "drop_silent",
     "estimate_retry_after_s",
     "estimate_step_s",
     "extend_keys",
-    "forget_placement",
     "image_work",
-    "live_instances",
-    "note_placement",
-    "num_live",
     "num_pages_needed",
     "observe_counter",
-    "observe_report",
     "plan_chunks",
     "root_key",
 ]

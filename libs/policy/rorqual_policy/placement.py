@@ -8,9 +8,12 @@ from zlib import crc32
 from rorqual_policy.blocks import BLOCK_TOKENS
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class DecodeInstance:
-    """Load of one live decode instance: its last report plus what was placed since then."""
+    """Load of one live decode instance: its last report plus what was placed since then.
+
+    Whoever keeps the loads changes them in place; a decision only reads.
+    """
 
     instance_id: str
     num_running: int
@@ -18,6 +21,7 @@ class DecodeInstance:
     kv_tokens: int
     """Context tokens of all running requests."""
     num_free_pages: int
+    """Negative while more was placed than it may have room for."""
     num_total_pages: int
 
 
@@ -80,11 +84,12 @@ def estimate_step_s(num_running: int, kv_tokens: int, params: PlacementParams) -
 def num_pages_needed(request: PlacementRequest, params: PlacementParams) -> int:
     """Free pages that an instance must have to take this request: context and reserved output,
     less the last token, whose KV nobody reads."""
-    num_new = max(1, min(request.max_new_tokens, params.reserved_new_tokens))
-    num_tokens = request.num_context_tokens + num_new - 1
-    if params.max_context_tokens:
-        limit = max(request.num_context_tokens, params.max_context_tokens - 1)
-        num_tokens = min(num_tokens, limit)
+    num_context, num_new = request.num_context_tokens, request.max_new_tokens
+    if num_new > params.reserved_new_tokens:
+        num_new = params.reserved_new_tokens
+    num_tokens = num_context + num_new - 1 if num_new > 1 else num_context
+    if 0 < params.max_context_tokens <= num_tokens:
+        num_tokens = max(num_context, params.max_context_tokens - 1)
     return -(-num_tokens // BLOCK_TOKENS)
 
 
@@ -108,16 +113,16 @@ def choose_decode(
     params = params or PlacementParams()
     num_pages = num_pages_needed(request, params)
     roomy = [i for i in instances if has_room(i, request, num_pages)]
+    if len(roomy) == 1:
+        return PlacementDecision(roomy[0].instance_id, PlacementOutcome.PLACED, "shortest step")
     if not roomy:
-        included = [i for i in instances if i.instance_id not in request.excluded_ids]
-        return _refusal(instances, included, num_pages)
+        return _refusal(instances, request, num_pages)
     costs = [estimate_step_s(i.num_running, i.kv_tokens, params) for i in roomy]
     own_s = params.per_request_s + params.per_kv_token_s * request.num_context_tokens
     limit_s = min(costs) + own_s * (0.5 * (params.num_deciders - 1) + 1e-9)
     equal = [i for i, cost_s in zip(roomy, costs, strict=True) if cost_s <= limit_s]
-    best = equal[0] if len(equal) == 1 else min(equal, key=_tie_order(request.request_id))
-    step_s = own_s + estimate_step_s(best.num_running, best.kv_tokens, params)
-    reason = f"step of {step_s * 1e3:.3f} ms, {len(roomy)} with room, {len(equal)} equal"
+    best = min(equal, key=_tie_order(request.request_id))
+    reason = "shortest step" if len(equal) == 1 else f"one of {len(equal)} equally short steps"
     return PlacementDecision(best.instance_id, PlacementOutcome.PLACED, reason)
 
 
@@ -133,8 +138,9 @@ def _tie_order(request_id: str) -> Callable[[DecodeInstance], tuple[int, str]]:
 
 
 def _refusal(
-    instances: Sequence[DecodeInstance], included: Sequence[DecodeInstance], num_pages: int
+    instances: Sequence[DecodeInstance], request: PlacementRequest, num_pages: int
 ) -> PlacementDecision:
+    included = [i for i in instances if i.instance_id not in request.excluded_ids]
     if not instances:
         return PlacementDecision(None, PlacementOutcome.NO_INSTANCE, "no decode instance is alive")
     if all(i.num_total_pages < num_pages for i in instances):

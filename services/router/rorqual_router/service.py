@@ -5,7 +5,6 @@ import asyncio
 from opentelemetry import trace
 from rorqual_policy import (
     BLOCK_TOKENS,
-    LoadViewParams,
     PlacementDecision,
     PlacementOutcome,
     PlacementParams,
@@ -52,7 +51,13 @@ class RouterService:
         self._cancelled = CancelledIds(ctx.clock)
         self._under_way = UnderWay(self._cancelled)
         self.gauge = QueueGauge(queue.depth, settings.depth_interval_s)
-        self.fleet = Fleet(ctx.clock, _view_params(settings), _placement_params(settings))
+        self.fleet = Fleet(
+            ctx.clock,
+            _placement_params(settings),
+            silent_s=settings.silent_s,
+            settle_s=settings.settle_s,
+            salt=ctx.instance_id,
+        )
         self.tenants = TenantCounts(ctx.clock)
         self.submitter = Submitter(
             ctx.bus,
@@ -166,10 +171,6 @@ def _no_place(decision: PlacementDecision, num_tokens: int, fleet: Fleet) -> Ser
     if decision.outcome is PlacementOutcome.TOO_LARGE:
         return ContextTooLong(num_tokens, fleet.largest_decode_pages() * BLOCK_TOKENS)
     return NoCapacity(decision.reason)
-
-
-def _view_params(settings: RouterSettings) -> LoadViewParams:
-    return LoadViewParams(silent_s=settings.silent_s, settle_s=settings.settle_s)
 
 
 def _placement_params(settings: RouterSettings) -> PlacementParams:

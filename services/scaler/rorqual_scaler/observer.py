@@ -10,12 +10,8 @@ from rorqual_policy import (
     InstanceCounts,
     InstanceReport,
     LoadView,
-    LoadViewParams,
     demand_per_s,
-    drop_silent,
-    live_instances,
     observe_counter,
-    observe_report,
 )
 from rorqual_runtime.clock import Clock
 
@@ -38,7 +34,7 @@ class FleetObserver:
     def __init__(self, clock: Clock, *, window_s: float, silent_s: float) -> None:
         self._clock = clock
         now_s = clock.monotonic_s()
-        self._view = LoadView(LoadViewParams(silent_s=silent_s))
+        self._view = LoadView(silent_s)
         self._missed_tokens = DemandWindow(window_s, now_s)
         self._submitted = DemandWindow(window_s, now_s)
         self._queued_jobs: dict[str, int] = {}
@@ -46,7 +42,7 @@ class FleetObserver:
     def on_report(self, report: InstanceReport, router: RouterCounters | None) -> None:
         """Take in a load report; `router` when it came from one."""
         now_s = self._clock.monotonic_s()
-        self._view = observe_report(self._view, report, now_s)
+        self._view.observe(report, now_s)
         if router is None:
             return
         source = CounterSource(report.instance_id, report.incarnation)
@@ -59,7 +55,7 @@ class FleetObserver:
     def demand(self, own: Callable[[str], OwnInstances]) -> FleetDemand:
         """The present demand and capacity, given what this scaler has started."""
         now_s = self._clock.monotonic_s()
-        self._view = drop_silent(self._view, now_s)
+        self._view.drop_silent(now_s)
         prefills = self._live("prefill", own("prefill"), now_s)
         decodes = self._live("decode", own("decode"), now_s)
         missed_per_s = demand_per_s(self._missed_tokens, now_s)
@@ -79,9 +75,9 @@ class FleetObserver:
 
     def _live(self, service: str, own: OwnInstances, now_s: float) -> list[InstanceReport]:
         return [
-            known.report
-            for known in live_instances(self._view, service, now_s)
-            if known.report.instance_id not in own.stopping
+            report
+            for report in self._view.live(service, now_s)
+            if report.instance_id not in own.stopping
         ]
 
     def _backlog_tokens(
@@ -91,8 +87,7 @@ class FleetObserver:
 
         The stream counts jobs under way too, so those are subtracted.
         """
-        live = live_instances(self._view, "router", now_s)
-        routers = {known.report.instance_id for known in live}
+        routers = {report.instance_id for report in self._view.live("router", now_s)}
         self._queued_jobs = {r: n for r, n in self._queued_jobs.items() if r in routers}
         num_waiting = max(0, max(self._queued_jobs.values(), default=0) - num_prefilling)
         submitted_per_s = demand_per_s(self._submitted, now_s)

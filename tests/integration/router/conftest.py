@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 
 import pytest_asyncio
-from rorqual_policy import Bucket, InstanceKey
+from rorqual_policy import Bucket
 from rorqual_proto.v1 import grammar_pb2, kvmeta_pb2, load_pb2, prefill_pb2, router_pb2
 from rorqual_router.service import RouterService
 from rorqual_router.settings import RouterSettings
@@ -62,9 +62,8 @@ class FakeFleet:
         seq, wanted = self.seq, [(r.service, r.instance_id) for r in self.reports.values()]
 
         def has_heard() -> bool:
-            known = router.fleet._view.instances
-            views = [known.get(InstanceKey(*who)) for who in wanted]
-            return all(view is not None and view.report.seq >= seq for view in views)
+            heard = [router.fleet._view._services.get(s, {}).get(i) for s, i in wanted]
+            return all(known is not None and known.report.seq >= seq for known in heard)
 
         await until(has_heard, "the load reports")
 

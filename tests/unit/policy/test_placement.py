@@ -15,7 +15,6 @@ from rorqual_policy import (
     estimate_step_s,
     num_pages_needed,
 )
-from rorqual_policy.decode_index import DecodeIndex
 
 IDLE = DecodeInstance("d0", 0, 64, 0, 10_000, 10_000)
 PARAMS = PlacementParams()
@@ -69,41 +68,6 @@ def test_order_of_reports_does_not_matter(fleet, random):
     random.shuffle(shuffled)
     first, second = choose_decode(fleet, request()), choose_decode(shuffled, request())
     assert first.instance_id == second.instance_id
-
-
-@given(
-    st.lists(instances(), min_size=1, max_size=5),
-    st.integers(1, 4000),
-    st.sets(st.integers(0, 5)),
-    st.integers(1, 9),
-)
-def test_the_index_finds_whom_a_scan_takes_whatever_changed_before(
-    histories, tokens, excluded, num_deciders
-):
-    params = PlacementParams(num_deciders=num_deciders)
-    index, wanted = (
-        DecodeIndex(params),
-        request(tokens=tokens, excluded={f"d{i}" for i in excluded}),
-    )
-    for fleet in histories:
-        for gone in {i.instance_id for i in index.instances} - {i.instance_id for i in fleet}:
-            index.remove(gone)
-        for instance in fleet:
-            index.set(instance)
-        for _ in range(2):  # asking changes nothing
-            found = choose_decode(index.candidates(wanted, params), wanted, params)
-            scanned = choose_decode(fleet, wanted, params)
-            assert (found.instance_id, found.outcome) == (scanned.instance_id, scanned.outcome)
-    assert index.instances == histories[-1]
-
-
-def test_the_index_looks_at_few():
-    fleet = [replace(IDLE, instance_id=f"d{i}", num_running=i % 60) for i in range(4000)]
-    index = DecodeIndex(PARAMS)
-    for instance in fleet:
-        index.set(instance)
-    assert len(index.candidates(request(), PARAMS)) == 67  # equal ones
-    assert len(index.candidates(request(), PARAMS, lambda who: who == "d7")) == 1
 
 
 def test_many_short_weigh_against_few_long_contexts():

@@ -3,11 +3,9 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from rorqual_policy.placement_index import PlacementIndex
 from rorqual_policy.prefill_order import (
     NO_QUEUE,
     PrefillOrder,
-    choose_least,
     choose_pull_queue,
     prefill_key_s,
 )
@@ -58,21 +56,3 @@ def test_a_fleet_without_groups_or_work_is_refused():
     for shares, num_groups in (([1.0], 0), ([0.0, 0.0], 3), ([-1.0, 2.0], 3)):
         with pytest.raises(ValueError, match="groups and shares"):
             assign_groups(shares, num_groups)
-
-
-@given(
-    st.integers(1, 40),
-    st.lists(st.tuples(st.booleans(), st.integers(0, 39), st.floats(0, 10)), max_size=200),
-)
-def test_the_index_answers_as_a_scan_does(num_places, changes):
-    index, loads = PlacementIndex([0.0] * num_places), [0.0] * num_places
-    for is_placement, where, load in changes:
-        if is_placement:
-            place = index.place(load)
-            assert place == choose_least(loads)
-            loads[place] += load
-        else:
-            index.set_load(where % num_places, load)
-            loads[where % num_places] = load
-        assert index.least() == choose_least(loads)
-    assert [index.load(place) for place in range(num_places)] == loads

@@ -2,14 +2,14 @@
 
 import asyncio
 
-from rorqual_policy import InstanceReport, LoadViewParams, PlacementParams, PlacementRequest
+from rorqual_policy import InstanceReport, PlacementParams, PlacementRequest
 from rorqual_policy.load_view import DecodeTimes
 from rorqual_router.fleet import Fleet
 from rorqual_runtime.clock import ManualClock
 
 
 def fleet_of(clock):
-    return Fleet(clock, LoadViewParams(), PlacementParams())
+    return Fleet(clock, PlacementParams())
 
 
 def report(service="prefill", instance_id="p0", seq=1, **fields):
