@@ -61,7 +61,7 @@ STAGES: tuple[Stage, ...] = (
         prompt_weight=0.05, balance_rate=0.001,
     ),
     Stage(
-        "last", 3_000_000, 4096, 8192, (1e-3, 2e-5), (0.009, 0.0002), shares=_LONG, selects=True,
+        "last", 1_800_000, 4096, 8192, (1e-3, 2e-5), (0.009, 0.0002), shares=_LONG, selects=True,
         prompt_weight=0.02, balance_rate=0.0005,
     ),
 )  # fmt: skip
