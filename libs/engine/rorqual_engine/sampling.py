@@ -6,22 +6,20 @@ another machine, batch or step size draws exactly what it would have drawn.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
-from rorqual_engine.kernels.choose import choose_token
-from rorqual_engine.kernels.compiling import compile_function
+from rorqual_engine.kernels.choose_ops import Columns, choose_ids, score_rows
 from rorqual_engine.kernels.registry import find_kernel
 from rorqual_engine.logit_rules import LogitEditor
 from rorqual_engine.ref.choice import RowChoices
 from rorqual_engine.ref.precision import has_fp64
 
-FloatArray = npt.NDArray[np.float32]
+Int64Array = npt.NDArray[np.int64]
 UIntArray = npt.NDArray[np.uint64]
 
 _MAX_INVERSE = 1e30
@@ -52,9 +50,6 @@ class SamplingState:
             raise ValueError(f"min_p out of range: {self}")
 
 
-_GREEDY = SamplingState()
-
-
 @dataclass(frozen=True)
 class RowLogprobs:
     """Of the distribution as the model gave it: before penalties, bias, temperature, masks and
@@ -71,7 +66,7 @@ class RowLogprobs:
 class SampledTokens:
     """One step's choice for every row."""
 
-    ids: npt.NDArray[np.int64]
+    ids: Int64Array
     """[B]"""
     logprobs: list[RowLogprobs | None]
     """[B]; None where num_logprobs is None."""
@@ -93,68 +88,72 @@ def sample(
     """
     if len(states) != len(logits):
         raise ValueError(f"{len(logits)} rows of logits, {len(states)} states")
-    edited = [row for row, e in enumerate(editors) if e is not None and e.is_active]
-    if edited:
-        ids = _choose_with_edits(logits, states, bitmask, editors, edited)
+    edited = _edited_rows(logits, editors)
+    if logits.device.type == "cpu":
+        ids = choose_ids(logits, edited, bitmask, _columns(states))
     else:
-        ids = _choose(logits, states, bitmask)
-    logprobs = [
-        None
-        if state.num_logprobs is None
-        else row_logprobs(logits[row], int(ids[row]), state.num_logprobs)
-        for row, state in enumerate(states)
-    ]
-    return SampledTokens(ids, logprobs)
+        ids = _choose_on_device(logits, states, bitmask, edited)
+    return SampledTokens(ids, _logprobs(logits, states, ids))
 
 
-def _choose_with_edits(
-    logits: torch.Tensor,
-    states: Sequence[SamplingState],
-    bitmask: torch.Tensor | None,
-    editors: Sequence[LogitEditor | None],
-    edited: list[int],
-) -> npt.NDArray[np.int64]:
-    """As _choose; only the edited rows are copied and chosen for apart."""
-    part = logits[edited]
-    for row, place in enumerate(edited):
-        editor = editors[place]
-        assert editor is not None
-        editor.apply(part[row])
-    part_mask = None if bitmask is None else bitmask[edited]
-    chosen = _choose(part, [states[row] for row in edited], part_mask)
-    if len(edited) == len(states):
-        return chosen
-    apart = set(edited)
-    others = [_GREEDY if row in apart else state for row, state in enumerate(states)]
-    ids = _choose(logits, others, bitmask)
-    ids[edited] = chosen
-    return ids
+def _logprobs(
+    logits: torch.Tensor, states: Sequence[SamplingState], ids: Int64Array
+) -> list[RowLogprobs | None]:
+    found: list[RowLogprobs | None] = [None] * len(states)
+    wanted = {row: s.num_logprobs for row, s in enumerate(states) if s.num_logprobs is not None}
+    if wanted:
+        rows = list(wanted)
+        part = logits if len(rows) == len(logits) else logits[rows]
+        scores = score(part, ids[rows].tolist(), list(wanted.values()))
+        for row, row_scores in zip(rows, scores, strict=True):
+            found[row] = row_scores
+    return found
 
 
-def _choose(
-    logits: torch.Tensor, states: Sequence[SamplingState], bitmask: torch.Tensor | None
-) -> npt.NDArray[np.int64]:
-    if logits.device.type != "cpu":
-        if has_fp64(logits.device):
-            return _choose_on_device(logits, states, bitmask)
-        logits, bitmask = logits.cpu(), None if bitmask is None else bitmask.cpu()
-    allowed = logits if bitmask is None else _mask(logits, bitmask)
-    ids: npt.NDArray[np.int64] = allowed.argmax(dim=-1).numpy()
-    drawing = [row for row, state in enumerate(states) if state.temperature > 0]
-    if drawing:
-        ids[drawing] = _draw(allowed[drawing], [states[row] for row in drawing])
-    return ids
+def _edited_rows(
+    logits: torch.Tensor, editors: Sequence[LogitEditor | None]
+) -> dict[int, torch.Tensor]:
+    """Copies of the rows that an editor changes, changed."""
+    active = [(row, e) for row, e in enumerate(editors) if e is not None and e.is_active]
+    if not active:
+        return {}
+    copies = logits[[row for row, _ in active]]
+    for copy, (_, editor) in zip(copies, active, strict=True):
+        editor.apply(copy)
+    return {row: copies[place] for place, (row, _) in enumerate(active)}
 
 
 def _choose_on_device(
-    logits: torch.Tensor, states: Sequence[SamplingState], bitmask: torch.Tensor | None
-) -> npt.NDArray[np.int64]:
+    logits: torch.Tensor,
+    states: Sequence[SamplingState],
+    bitmask: torch.Tensor | None,
+    edited: dict[int, torch.Tensor],
+) -> Int64Array:
     """Only the tokens leave the device."""
     device = logits.device
+    if edited:
+        logits = logits.clone()
+        logits[list(edited)] = torch.stack(list(edited.values()))
+    if not has_fp64(device):
+        mask = None if bitmask is None else bitmask.cpu()
+        return choose_ids(logits.cpu(), {}, mask, _columns(states))
     words = None if bitmask is None else bitmask.to(device)
     choices = RowChoices.of(states, device)
     ids: torch.Tensor = find_kernel("choose_tokens", device)(logits, choices, words)
     return ids.cpu().numpy()
+
+
+def _columns(states: Sequence[SamplingState]) -> Columns:
+    if all(state.temperature == 0 for state in states):
+        zeros = np.zeros(len(states))
+        return Columns(zeros.astype(np.float32), zeros.astype(np.int64), zeros, zeros, zeros)
+    return Columns(
+        np.array([_inverse(s.temperature) for s in states], np.float32),
+        np.array([s.top_k for s in states], np.int64),
+        np.array([s.top_p for s in states], np.float64),
+        np.array([s.min_p for s in states], np.float64),
+        uniforms([s.seed for s in states], [s.position for s in states]),
+    )
 
 
 def uniforms(seeds: Sequence[int], positions: Sequence[int]) -> npt.NDArray[np.float64]:
@@ -169,60 +168,20 @@ def uniforms(seeds: Sequence[int], positions: Sequence[int]) -> npt.NDArray[np.f
     return (mixed >> np.uint64(11)).astype(np.float64) * 2.0**-53
 
 
-def row_logprobs(logits: torch.Tensor, chosen: int, num_top: int) -> RowLogprobs:
-    """logits: float32 [vocab]"""
-    row = logits.cpu().numpy().astype(np.float64)
-    peak = row.max()
-    log_total = float(peak + np.log(np.exp(row - peak).sum()))
-    num_top = min(num_top, len(row))
-    top: list[int] = []
-    if num_top:
-        least = np.partition(row, -num_top)[-num_top]
-        candidates = np.flatnonzero(row >= least)
-        order = np.argsort(-row[candidates], kind="stable")[:num_top]
-        top = candidates[order].tolist()
-    return RowLogprobs(
-        float(row[chosen]) - log_total, top, [float(row[i]) - log_total for i in top]
-    )
+def score(
+    logits: torch.Tensor, token_ids: Sequence[int], num_top: Sequence[int]
+) -> list[RowLogprobs]:
+    """The log probabilities of one token a row and of its row's num_top likeliest.
 
-
-def _draw(logits: torch.Tensor, states: Sequence[SamplingState]) -> npt.NDArray[np.int64]:
-    rows: FloatArray = logits.cpu().numpy()
-    noise = uniforms([s.seed for s in states], [s.position for s in states])
-    inverse = np.array([_inverse(s.temperature) for s in states], dtype=np.float32)[:, None]
-    scaled = (rows - rows.max(axis=1, keepdims=True)) * inverse
-    weights = np.exp(scaled)
-    totals = weights.sum(axis=1)
-    chosen = np.empty(len(states), dtype=np.int64)
-    choose = _compiled_choose()
-    for row, state in enumerate(states):
-        cuts = (state.top_k, state.top_p, state.min_p)
-        chosen[row] = choose(scaled[row], weights[row], float(totals[row]), *cuts, noise[row])
-    return chosen
+    logits: float32 [B, vocab]
+    """
+    found = score_rows(logits.cpu(), token_ids, num_top)
+    return [RowLogprobs(*scores) for scores in found]
 
 
 def _inverse(temperature: float) -> float:
     """1 / temperature, finite in float32: the likeliest token alone is left long before."""
-    return min(1.0 / temperature, _MAX_INVERSE)
-
-
-@cache
-def _compiled_choose() -> Callable[..., int]:
-    compiled: Callable[..., int] = compile_function(choose_token)
-    return compiled
-
-
-def _mask(logits: torch.Tensor, bitmask: torch.Tensor) -> torch.Tensor:
-    """A copy with every forbidden token at -inf; logits itself when nothing is forbidden."""
-    constrained = (bitmask != -1).any(dim=1).nonzero().flatten().tolist()
-    if not constrained:
-        return logits
-    masked = logits.clone()
-    words = bitmask[constrained].cpu().contiguous().numpy().view(np.uint8)
-    bits = np.unpackbits(words, axis=1, bitorder="little", count=logits.shape[1])
-    forbidden = torch.from_numpy(bits == 0).to(logits.device)
-    masked[constrained] = masked[constrained].masked_fill(forbidden, float("-inf"))
-    return masked
+    return min(1.0 / temperature, _MAX_INVERSE) if temperature else 0.0
 
 
 def _finalise(value: UIntArray) -> UIntArray:

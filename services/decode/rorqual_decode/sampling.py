@@ -14,7 +14,7 @@ from itertools import accumulate
 
 import torch
 from rorqual_engine.grammar import new_bitmask
-from rorqual_engine.sampling import RowLogprobs, SamplingState, sample
+from rorqual_engine.sampling import RowLogprobs, SamplingState, sample, score
 from rorqual_runtime.errors import Internal
 
 from rorqual_decode.generation import Emission, FinishReason, SamplingSpec, TokenScores
@@ -77,7 +77,9 @@ class _Walk:
         """What was drawn from this row of the logits, or what the grammar needs instead."""
         token_id = self.sequence.admit(drawn)
         if logprobs is not None and token_id != drawn:
-            logprobs = replace(logprobs, logprob=_logprob(logits[row], token_id))
+            logprobs = replace(
+                logprobs, logprob=score(logits[row : row + 1], [token_id], [0])[0].logprob
+            )
         self.finish = self.sequence.take(token_id)
         if self.finish is FinishReason.ERROR:
             return
@@ -132,10 +134,6 @@ def _advance(logits: torch.Tensor, walks: Sequence[_Walk]) -> None:
 def _depth(walk: _Walk, row: int) -> int:
     """How many of the walk's rows come before this one and have no token yet."""
     return row - walk.first_row - len(walk.token_ids)
-
-
-def _logprob(row: torch.Tensor, token_id: int) -> float:
-    return float(torch.log_softmax(row, dim=-1)[token_id])
 
 
 def _bitmask(logits: torch.Tensor, sequences: Sequence[Running]) -> torch.Tensor | None:

@@ -1,12 +1,50 @@
-"""Drawing one token of one row: top-k, top-p, min-p and the inverse of the distribution."""
+"""One token a row: mask, greedy choice, or top-k, top-p, min-p and the inverse of what they leave.
+
+A C function of one address, that of an int64 argument block; slot 0 counts rows given out, so
+several threads share one call. A row's token depends on nothing but that row.
+"""
 
 # mypy: ignore-errors
 
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
+from numba import njit, types
 
+from rorqual_engine.kernels.simd import (
+    LANES,
+    fetch_add,
+    hmax,
+    hsum,
+    keep_above,
+    keep_below,
+    keep_bits,
+    load_f32,
+    load_f64,
+    load_i64,
+    splat,
+    store_f32,
+    store_i64,
+    vadd,
+    vexp,
+    vload,
+    vmax,
+    vmul,
+    vstore,
+    vsub,
+)
+
+(
+    NEXT, NUM_ROWS, VOCAB, ROWS, MASKS, INVERSE, TOP_K, TOP_P, MIN_P, NOISE, TARGET,
+) = range(11)  # fmt: skip
+NUM_SLOTS = 11
+
+BLOCK = 256
+"""Tokens whose maximum and mass are known as such."""
+LOWEST = -1.0e38
+"""Stands for minus infinity as a running maximum."""
+NOTHING = -87.0
+"""A token weighs exp of its scaled logit, and nothing from here on."""
 BINS_PER_UNIT = 64
 NUM_BINS = 4096
 """Scaled logits are sorted into bins of 1/64; the last bin takes the far tail."""
@@ -16,29 +54,154 @@ NEAR_WEIGHT = 4.6e-5
 are not looked at."""
 
 
-def choose_token(scaled, weights, total, top_k, top_p, min_p, uniform):
-    """The token that `uniform` names in the cut distribution.
+def choose_rows(args):
+    """ROWS: addresses of fp32 [vocab]; MASKS: of bit sets, 0 = everything allowed; INVERSE fp32:
+    1 / temperature, 0 = greedy; TOP_K int64; TOP_P, MIN_P, NOISE fp64; TARGET int64: the tokens.
+    """
+    num_rows, vocab = load_i64(args, NUM_ROWS), load_i64(args, VOCAB)
+    num_blocks = (vocab + BLOCK - 1) // BLOCK
+    scaled = np.empty(num_blocks * BLOCK, np.float32)
+    weights = np.empty(num_blocks * BLOCK, np.float32)
+    peaks = np.empty(num_blocks, np.float32)
+    masses = np.empty(num_blocks, np.float32)
+    while True:
+        row = fetch_add(args, 1)
+        if row >= num_rows:
+            break
+        source, mask = load_i64(load_i64(args, ROWS), row), load_i64(load_i64(args, MASKS), row)
+        peak, block = find_peaks(source, mask, vocab, peaks)
+        inverse = load_f32(load_i64(args, INVERSE), row)
+        if inverse > 0:
+            weigh(source, mask, vocab, peak, inverse, scaled.ctypes.data, weights.ctypes.data,
+                  masses)  # fmt: skip
+            token = _choose(args, row, scaled[:vocab], weights[:vocab], peaks, peak, masses)
+        else:
+            token = _first_of(source, mask, vocab, block, peak)
+        store_i64(load_i64(args, TARGET), row, token)
 
-    scaled: float32 [vocab], logits over temperature minus their maximum, so the largest is 0
-    weights: float32 [vocab], exp(scaled); total: their sum
+
+@njit
+def _load(source, mask, at, vocab, last):
+    """16 logits from `at` on; forbidden ones, and lanes past the end, are minus infinity.
+
+    last: address of 16 floats, room for the logits of the last, incomplete vector.
+    """
+    forbidden = splat(types.float32(-np.inf))
+    if at + LANES <= vocab:
+        values = vload(source, at)
+    else:
+        for lane in range(min(LANES, vocab - at)):
+            store_f32(last, lane, load_f32(source, at + lane))
+        values = keep_below(vload(last, 0), at, vocab, forbidden)
+    if mask != 0:
+        values = keep_bits(values, mask, at, forbidden)
+    return values
+
+
+@njit
+def find_peaks(source, mask, vocab, peaks):
+    """Every block's largest logit; returns the largest of all and the first block that has it."""
+    last = np.zeros(LANES, np.float32)
+    best, best_block = types.float32(LOWEST), 0
+    for block in range(len(peaks)):
+        start = block * BLOCK
+        largest = splat(types.float32(LOWEST))
+        for at in range(start, min(start + BLOCK, vocab), LANES):
+            largest = vmax(largest, _load(source, mask, at, vocab, last.ctypes.data))
+        peaks[block] = hmax(largest)
+        if peaks[block] > best:
+            best, best_block = peaks[block], block
+    return best, best_block
+
+
+@njit
+def _first_of(source, mask, vocab, block, value):
+    """The first token of the block with this logit."""
+    last = np.zeros(LANES, np.float32)
+    found = np.empty(LANES, np.float32)
+    for at in range(block * BLOCK, vocab, LANES):
+        vstore(found.ctypes.data, 0, _load(source, mask, at, vocab, last.ctypes.data))
+        for lane in range(LANES):
+            if found[lane] == value:
+                return at + lane
+    return 0
+
+
+@njit
+def weigh(source, mask, vocab, peak, inverse, scaled, weights, masses):
+    """Logits over temperature below their maximum, their exponentials, and the sum of each block.
+
+    scaled, weights: fp32 [blocks * BLOCK], addresses
+    """
+    last = np.zeros(LANES, np.float32)
+    top, factor, zero = splat(peak), splat(inverse), splat(types.float32(0.0))
+    nothing = splat(types.float32(NOTHING))
+    for block in range(len(masses)):
+        total = zero
+        for at in range(block * BLOCK, min((block + 1) * BLOCK, vocab), LANES):
+            values = vmul(vsub(_load(source, mask, at, vocab, last.ctypes.data), top), factor)
+            weight = keep_above(vexp(values), values, nothing, zero)
+            vstore(scaled, at, values)
+            vstore(weights, at, weight)
+            total = vadd(total, weight)
+        masses[block] = hsum(total)
+
+
+@njit
+def _choose(args, row, scaled, weights, peaks, peak, masses):
+    """The token that the row's noise names in its cut distribution.
+
+    scaled: fp32 [vocab], the largest is 0; weights: fp32 [vocab], exp(scaled)
     Order everywhere: by scaled descending, then by token id.
     """
+    top_k, top_p = load_i64(load_i64(args, TOP_K), row), load_f64(load_i64(args, TOP_P), row)
+    min_p, noise = load_f64(load_i64(args, MIN_P), row), load_f64(load_i64(args, NOISE), row)
+    total = 0.0
+    for mass in masses:
+        total += mass
     if top_k <= 0 and top_p >= 1.0 and min_p <= 0.0:
-        return _draw(scaled, weights, total, top_k, top_p, min_p, uniform)
-    near = np.empty(len(scaled), np.int64)
-    n = 0
-    for i in range(len(scaled)):
-        near[n] = i
-        n += scaled[i] > -NEAR
-    near = near[:n]
+        return _walk(weights, masses, noise * total)
+    inverse = load_f32(load_i64(args, INVERSE), row)
+    near = _near_tokens(scaled, peaks, peak, inverse)
     near_scaled, near_weights = scaled[near], weights[near]
     if top_k > 0:
-        is_enough = top_k < n
+        is_enough = top_k < len(near)
     else:
         is_enough = min_p >= NEAR_WEIGHT or top_p * total <= near_weights.sum()
     if is_enough:
-        return near[_draw(near_scaled, near_weights, total, top_k, top_p, min_p, uniform)]
-    return _draw(scaled, weights, total, top_k, top_p, min_p, uniform)
+        return near[_draw(near_scaled, near_weights, total, top_k, top_p, min_p, noise)]
+    return _draw(scaled, weights, total, top_k, top_p, min_p, noise)
+
+
+@njit
+def _walk(weights, masses, target):
+    """The first token at which the mass passes the target, else the last that weighs anything."""
+    passed, block = 0.0, 0
+    while block < len(masses) - 1 and passed + masses[block] <= target:
+        passed += masses[block]
+        block += 1
+    for token in range(block * BLOCK, len(weights)):
+        passed += weights[token]
+        if passed > target and weights[token] > 0:
+            return token
+    token = len(weights) - 1
+    while token > 0 and not weights[token] > 0:
+        token -= 1
+    return token
+
+
+@njit
+def _near_tokens(scaled, peaks, peak, inverse):
+    """Tokens whose scaled logit is above -NEAR, in order of ids."""
+    near = np.empty(len(scaled), np.int64)
+    n = 0
+    for block in range(len(peaks)):
+        if (peaks[block] - peak) * inverse <= -NEAR:
+            continue
+        for token in range(block * BLOCK, min((block + 1) * BLOCK, len(scaled))):
+            near[n] = token
+            n += scaled[token] > -NEAR
+    return near[:n]
 
 
 @njit

@@ -133,6 +133,24 @@ def store_f32(typingctx, address, offset, value):
 
 
 @intrinsic
+def store_f64(typingctx, address, offset, value):
+    def codegen(context, builder, signature, args):
+        builder.store(args[2], pointer_to(builder, args[0], args[1], ir.DoubleType()))
+        return context.get_dummy_value()
+
+    return types.void(types.int64, types.int64, types.float64), codegen
+
+
+@intrinsic
+def store_i64(typingctx, address, offset, value):
+    def codegen(context, builder, signature, args):
+        builder.store(args[2], pointer_to(builder, args[0], args[1], _I64))
+        return context.get_dummy_value()
+
+    return types.void(*[types.int64] * 3), codegen
+
+
+@intrinsic
 def store_i32(typingctx, address, offset, value):
     def codegen(context, builder, signature, args):
         value = builder.trunc(args[2], _I32)
@@ -272,6 +290,32 @@ def keep_below(typingctx, value, first_lane, limit, other):
         return builder.select(builder.icmp_signed("<", lane, room), value, other)
 
     return f32x16(f32x16, types.int64, types.int64, f32x16), codegen
+
+
+@intrinsic
+def keep_bits(typingctx, value, bits, first, other):
+    """value where bit first + lane of the bit set at address `bits` is set, else other; first is a
+    multiple of LANES."""
+
+    def codegen(context, builder, signature, args):
+        value, bits, first, other = args
+        place = builder.sdiv(first, ir.Constant(_I64, LANES))
+        word = builder.load(pointer_to(builder, bits, place, _I16))
+        is_kept = builder.bitcast(word, ir.VectorType(ir.IntType(1), LANES))
+        return builder.select(is_kept, value, other)
+
+    return f32x16(f32x16, types.int64, types.int64, f32x16), codegen
+
+
+@intrinsic
+def keep_above(typingctx, value, key, limit, other):
+    """value where key > limit, else other, lane by lane."""
+
+    def codegen(context, builder, signature, args):
+        value, key, limit, other = args
+        return builder.select(builder.fcmp_ordered(">", key, limit), value, other)
+
+    return f32x16(f32x16, f32x16, f32x16, f32x16), codegen
 
 
 def _fold(builder: Any, vector: Any, combine: Any) -> Any:
