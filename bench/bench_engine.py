@@ -1,4 +1,5 @@
-"""The bare engine in one process: prefill and decode speed, next to transformers' generate.
+"""The bare engine in one process: prefill and decode speed, next to transformers' generate, and
+what decode's engine thread does between two forwards.
 
 Both run in turns in this process, on the same weights, threads and prompts; ratios are medians
 over rounds, so a busy neighbour hits both sides alike.
@@ -9,6 +10,7 @@ from __future__ import annotations
 import argparse
 import statistics
 import time
+from itertools import product
 from pathlib import Path
 
 from rorqual_engine.device import configure_threads
@@ -18,16 +20,22 @@ NUM_THREADS = configure_threads()
 import numpy as np  # noqa: E402
 import torch  # noqa: E402
 import transformers  # noqa: E402
+from rorqual_decode.speculation import Speculation  # noqa: E402
+from rorqual_decode.warm_up import warm_up  # noqa: E402
 from rorqual_engine.batch import SequenceChunk  # noqa: E402
 from rorqual_engine.models import CausalModel, load_model  # noqa: E402
 from rorqual_engine.runner import BareEngine, GenerationParams  # noqa: E402
+from rorqual_engine.speculation import open_drafter  # noqa: E402
 
-from bench.report import emit  # noqa: E402
+from bench.decode_session import Session  # noqa: E402
+from bench.report import at_most, emit  # noqa: E402
 from tests.support.model import default_model_dir  # noqa: E402
 
 CONTEXT_TOKENS = 200
 DECODE_GOAL = 1.2
 """Our decode speed over transformers', at batch 32."""
+MOST_IDLE, MOST_GAP_MS = 0.03, 1.0
+"""Of decode's engine thread: share between forwards at batch 32, time of one gap at batch 64."""
 
 
 class EnginePeer:
@@ -115,6 +123,24 @@ def bench_decode(
     return emit(f"engine_over_transformers_batch_{batch}", ratio, "ratio", goal=goal)
 
 
+def bench_gaps(model: CausalModel) -> list[bool]:
+    """What the next forward waits for, drawing tokens included."""
+    cache = model.new_cache(160)
+    warm_up(model, cache)
+    none = open_drafter("none", model, cache, 1)
+    met = []
+    for batch, temperature in product((32, 64), (0.0, 1.0)):
+        rng = np.random.default_rng(batch)
+        prompts = rng.integers(20, 49152, (batch, CONTEXT_TOKENS)).tolist()
+        run = Session(model, cache, temperature).run(prompts, 24, none, Speculation(none))
+        kind = f"{'sampled' if temperature else 'greedy'}_batch_{batch}"
+        goal = MOST_IDLE if batch == 32 else None
+        met.append(emit(f"decode_idle_{kind}", run.idle, "share", goal=goal, passes=at_most))
+        goal = MOST_GAP_MS if batch == 64 else None
+        met.append(emit(f"decode_gap_{kind}", run.gap_s * 1e3, "ms", goal=goal, passes=at_most))
+    return met
+
+
 def main() -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("--rounds", type=int, default=3)
@@ -125,6 +151,7 @@ def main() -> int:
     bench_prefill(model, np.random.default_rng(0), options.rounds)
     peers = (EnginePeer(model), TransformersPeer(model_dir))
     met = [bench_decode(peers, b, options.rounds, options.new_tokens) for b in (1, 8, 32)]
+    met += bench_gaps(model)
     return 0 if all(met) else 1
 
 

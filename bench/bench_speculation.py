@@ -1,49 +1,30 @@
 """Decode with guesses against decode without, in turns in one run: one engine thread, no services.
 
 Both give the same tokens, which is checked. Ratios are medians over rounds. Idle is the share of
-decode's time in which no forward runs: sampling, bookkeeping and what the drafter takes.
+decode's time between two forwards: sampling, and what the drafter takes.
 """
 
 from __future__ import annotations
 
 import argparse
 import statistics
-import threading
-import time
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, cast
 
 from rorqual_engine.device import configure_threads
 
 NUM_THREADS = configure_threads()
 
-import numpy as np  # noqa: E402
-import torch  # noqa: E402
-from rorqual_decode.block_chain import BlockChain  # noqa: E402
-from rorqual_decode.engine_thread import DecodeEngine  # noqa: E402
-from rorqual_decode.generation import (  # noqa: E402
-    Emission,
-    GenerationKey,
-    GenerationSpec,
-    SamplingSpec,
-)
-from rorqual_decode.page_hold import PageHold  # noqa: E402
-from rorqual_decode.running import Running  # noqa: E402
-from rorqual_decode.sampling import choose_tokens  # noqa: E402
 from rorqual_decode.speculation import Speculation  # noqa: E402
-from rorqual_decode.stopping import StopRule  # noqa: E402
 from rorqual_decode.warm_up import warm_up  # noqa: E402
-from rorqual_engine.batch import SequenceChunk  # noqa: E402
-from rorqual_engine.kv import PagedKvCache  # noqa: E402
-from rorqual_engine.models import CausalModel, load_model  # noqa: E402
+from rorqual_engine.models import load_model  # noqa: E402
 from rorqual_engine.models.options import LoadOptions  # noqa: E402
 from rorqual_engine.speculation import Drafter, open_drafter  # noqa: E402
 from rorqual_engine.step_timing import Timing, time_verify  # noqa: E402
 from rorqual_policy.draft_budget import StepProfile  # noqa: E402
 from tokenizers import Tokenizer  # noqa: E402
 
+from bench.decode_session import Run, Session  # noqa: E402
 from bench.report import emit  # noqa: E402
 from tests.support.model import default_model_dir  # noqa: E402
 
@@ -58,110 +39,6 @@ OPEN = (
     "<|im_start|>assistant\n"
 )
 TOPICS = ("whales", "bridges", "salt", "the moon", "bread", "glass", "Peru", "beetles")
-
-_RUN_TIMEOUT_S = 600.0
-
-
-class NoWriter:
-    """Blocks go nowhere."""
-
-    def offer(self, *_: Any) -> bool:
-        return False
-
-
-class TimedModel:
-    """Adds up the time that forwards take."""
-
-    def __init__(self, model: CausalModel) -> None:
-        self._model, self.busy_s = model, 0.0
-
-    def forward(self, chunks: Sequence[SequenceChunk], cache: PagedKvCache) -> torch.Tensor:
-        began_s = time.perf_counter()
-        logits = self._model.forward(chunks, cache)
-        self.busy_s += time.perf_counter() - began_s
-        return logits
-
-    def save_window(self, cache: PagedKvCache, window: int, num_tokens: int) -> torch.Tensor:
-        return self._model.save_window(cache, window, num_tokens)
-
-
-@dataclass(frozen=True)
-class Run:
-    """One way through some prompts."""
-
-    tokens_per_s: float
-    """Of decode alone."""
-    token_ids: list[list[int]]
-    tokens_a_step: float
-    """Mean of a sequence."""
-    idle: float
-    """Share of the time without a forward."""
-
-
-class Session:
-    """A model, its cache, and one way to run prompts to their ends."""
-
-    def __init__(self, model: CausalModel, cache: PagedKvCache, temperature: float) -> None:
-        self.model, self.cache, self._temperature = model, cache, temperature
-
-    def run(
-        self, prompts: Sequence[list[int]], num_new: int, drafter: Drafter, speculation: Speculation
-    ) -> Run:
-        """All prompts together, to their ends."""
-        outputs: dict[GenerationKey, list[int]] = {}
-        have_ended = threading.Event()
-        num_rounds = 0
-
-        def on_output(emissions: list[Emission]) -> None:
-            nonlocal num_rounds
-            num_rounds += len(emissions)
-            for emission in emissions:
-                outputs[emission.key] += emission.token_ids
-            if all(len(ids) == num_new for ids in outputs.values()):
-                have_ended.set()
-
-        timed = TimedModel(self.model)
-        with torch.inference_mode():
-            sequences = [self._prefilled(n, ids, num_new, drafter) for n, ids in enumerate(prompts)]
-        outputs.update((s.spec.key, [int(s.chunk.token_ids[0])]) for s in sequences)
-        writer = cast(Any, NoWriter())
-        engine = DecodeEngine(timed, self.cache, writer, on_output, speculation=speculation)
-        for sequence in sequences:
-            engine.add(sequence)
-        began_s = time.perf_counter()
-        engine.start()
-        assert have_ended.wait(_RUN_TIMEOUT_S), "the engine has stopped, or is far too slow"
-        took_s = time.perf_counter() - began_s
-        engine.close()
-        num_decoded = len(prompts) * (num_new - 1)
-        return Run(
-            num_decoded / took_s,
-            list(outputs.values()),
-            num_decoded / num_rounds,
-            1 - timed.busy_s / took_s,
-        )
-
-    def _prefilled(self, number: int, ids: list[int], num_new: int, drafter: Drafter) -> Running:
-        lease = self.cache.allocate(self.model.kv_layout.num_pages(len(ids) + num_new))
-        hold = PageHold(lease)
-        sampling = SamplingSpec(
-            self._temperature, 1.0, 0, 0.0, number, num_new, frozenset(), True, None
-        )
-        spec = GenerationSpec(
-            GenerationKey(str(number), 0), "", "", len(ids), 0, sampling, "", 0, 0.0, 0.0
-        )
-        sequence = Running(
-            spec,
-            lease.pages,
-            hold,
-            StopRule(frozenset(), num_new),
-            BlockChain(bytes(16), ids[len(ids) // 128 * 128 :]),
-            window=lease.window,
-            memory=drafter.open(np.array(ids)),
-        )
-        chunk = SequenceChunk(ids, 0, lease.pages, True, lease.window, defers_late=True)
-        choose_tokens(self.model.forward([chunk], self.cache), [sequence])
-        return sequence
 
 
 def main() -> int:

@@ -11,6 +11,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from rorqual_cli.bench_arguments import add_bench
 from rorqual_cli.keys_arguments import add_keys
 from rorqual_cli.kv_arguments import add_kv
 from rorqual_cli.model import DEFAULT_MODEL
@@ -141,6 +142,7 @@ def _add_measuring(
         "--seconds", type=_seconds, default=30.0, metavar="S", help="about how long to measure"
     )
     calibrate.set_defaults(run=_calibrate)
+    add_bench(commands, home, _bench, count=_count, seconds=_seconds)
     record = commands.add_parser(
         "record", parents=[home], help="write live requests as a trace: counts, no content"
     )
@@ -285,6 +287,12 @@ def _calibrate(options: argparse.Namespace, _arguments: Sequence[str]) -> int:
     from rorqual_cli.calibrate import run_calibrate
 
     return run_calibrate(options, make_reporter())
+
+
+def _bench(options: argparse.Namespace, _arguments: Sequence[str]) -> int:
+    from rorqual_cli.bench import run_bench
+
+    return run_bench(options, make_reporter())
 
 
 def _record(options: argparse.Namespace, _arguments: Sequence[str]) -> int:

@@ -110,9 +110,6 @@ def compile_choice() -> None:
     choices = RowChoices.of([SamplingState(1.0)] * ROWS, "cpu")
     bitmask = torch.zeros(ROWS, VOCAB // 32, dtype=torch.int32)
     find("choose_tokens")(logits, choices, bitmask)
-    drafts = torch.zeros(ROWS, dtype=torch.int64)
-    for given in (None, logits):
-        find("verify_drafts")(logits, drafts, given, ints(0, 1, 3), choices, bitmask)
 
 
 def main(capability: int) -> None:
@@ -121,7 +118,7 @@ def main(capability: int) -> None:
     compile_attention()
     compile_streams_and_experts()
     compile_choice()
-    assert len(TOPICS) == 15, "a new operation belongs here as well"
+    assert len(TOPICS) == 14, "a new operation belongs here as well"
     print(json.dumps(shared_bytes))
 
 

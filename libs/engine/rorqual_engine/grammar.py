@@ -69,6 +69,29 @@ class GrammarState:
         """Writes the tokens allowed next into one row of a bitmask (see new_bitmask)."""
         self._matcher.fill_next_token_bitmask(bitmask, row)
 
+    def fill_masks(self, rows: torch.Tensor, token_ids: Sequence[int]) -> None:
+        """The tokens allowed next, and those allowed behind each of the given ones; a row behind
+        one that is itself forbidden stays as it is. The state is not changed.
+
+        rows: int32 [1 + number of token_ids, words], see new_bitmask
+        """
+        if not len(token_ids):
+            self.fill_mask(rows, 0)
+            return
+        count = len(rows)
+        behind = torch.tensor([*range(1, count), -1])
+        nowhere = torch.full((count,), -1)
+        tokens = torch.tensor([-1, *token_ids])
+        self._matcher.traverse_draft_tree(behind, nowhere, tokens, rows)
+
+    def forced_tokens(self, limit: int) -> list[int]:
+        """Tokens that spell the text which must come next, at most so many; none where the output
+        may go on in several ways. The same text may be spelt by others. The state is not changed.
+
+        Source: 7 us where none is forced, xgrammar 0.2, 49,152 tokens.
+        """
+        return list(self._matcher.find_jump_forward_tokens()[:limit])
+
     def admit(self, token_id: int, num_left: int) -> int:
         """The token to accept instead of the drawn one, when the output could not be completed in
         the `num_left` tokens after it; mostly `token_id` itself. The state is not changed."""

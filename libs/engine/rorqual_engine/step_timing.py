@@ -35,9 +35,10 @@ DECODE_POINTS = tuple(
 VERIFY_ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 """Rows of steps that check guesses, a few sequences sharing them."""
 _VERIFY_SEQUENCES = 8
-_MOST_DECODE_TOKENS = 32_768
+MOST_DECODE_TOKENS = 32_768
 """Of a decode point: what is touched here is memory that stays touched."""
-
+Timed = tuple[tuple[int, int], float]
+"""A point, and the seconds of its step."""
 
 _MOST_OVER_OWN = 1.25
 """On an idle machine a CPU step takes less than this times the processor time of its main thread;
@@ -72,8 +73,16 @@ def time_prefill(
     timing: Timing,
     points: Sequence[tuple[int, int]] = PREFILL_POINTS,
 ) -> list[StepSample]:
-    """One sample a point that fits the model's context and the free pages, and that time was
-    left for. Blocks."""
+    """One sample a point of `prefill_steps`. Blocks."""
+    found = prefill_steps(model, cache, timing, points)
+    return [StepSample(prefill_features([point]), took_s) for point, took_s in found]
+
+
+def prefill_steps(
+    model: CausalModel, cache: PagedKvCache, timing: Timing, points: Sequence[tuple[int, int]]
+) -> list[Timed]:
+    """Each point that fits the model's context and the free pages, and that time was left for.
+    Blocks."""
     limit = min(model.max_context_tokens, cache.num_free * PAGE_TOKENS)
     fitting = [point for point in points if sum(point) <= limit]
     if not fitting or not cache.can_open:
@@ -89,10 +98,7 @@ def time_prefill(
             chunk.defers_late = True
             model.forward([chunk], cache).cpu()
 
-        return [
-            StepSample(prefill_features([point]), took_s)
-            for point, took_s in _timed(fitting, step, timing.of(model))
-        ]
+        return _timed(fitting, step, timing.of(model))
 
 
 def time_decode(
@@ -101,8 +107,23 @@ def time_decode(
     timing: Timing,
     points: Sequence[tuple[int, int]] = DECODE_POINTS,
 ) -> list[StepSample]:
-    """One sample a point that fits; a step is a forward and a greedy choice. Blocks."""
-    num_free = min(cache.num_free, _MOST_DECODE_TOKENS // PAGE_TOKENS)
+    """One sample a point of `decode_steps`. Blocks."""
+    return [
+        StepSample(decode_features(num, num * context_tokens), took_s)
+        for (num, context_tokens), took_s in decode_steps(model, cache, timing, points)
+    ]
+
+
+def decode_steps(
+    model: CausalModel,
+    cache: PagedKvCache,
+    timing: Timing,
+    points: Sequence[tuple[int, int]],
+    most_tokens: int = MOST_DECODE_TOKENS,
+) -> list[Timed]:
+    """Each point that fits into the free pages and into most_tokens of them; a step is a forward
+    and a greedy choice. Blocks."""
+    num_free = min(cache.num_free, most_tokens // PAGE_TOKENS)
     fitting = [
         (num_running, context_tokens)
         for num_running, context_tokens in points
@@ -110,10 +131,7 @@ def time_decode(
         and num_running * (context_tokens // PAGE_TOKENS + 1) <= num_free
         and (not cache.num_windows or num_running <= cache.num_windows - cache.num_used_windows)
     ]
-    return [
-        StepSample(decode_features(num, num * context_tokens), took_s)
-        for (num, context_tokens), took_s in _time_batches(model, cache, fitting, timing)
-    ]
+    return list(_time_batches(model, cache, fitting, timing))
 
 
 def time_verify(model: CausalModel, cache: PagedKvCache, timing: Timing) -> StepProfile:
@@ -157,7 +175,7 @@ def _time_batches(
     cache: PagedKvCache,
     points: Sequence[tuple[int, int]],
     timing: Timing,
-) -> Iterator[tuple[tuple[int, int], float]]:
+) -> Iterator[Timed]:
     if not points:
         return
     most = max(num for num, _ in points)
@@ -190,7 +208,7 @@ def _clear(cache: PagedKvCache, lease: PageLease) -> None:
 
 def _timed(
     points: Sequence[tuple[int, int]], step: Callable[[tuple[int, int]], None], timing: Timing
-) -> list[tuple[tuple[int, int], float]]:
+) -> list[Timed]:
     """Rounds over all points while the budget lasts; of each point the mean of its faster half,
     since whatever disturbs a step makes it longer. Points that were never reached are left out."""
     began_s = timing.clock()

@@ -1,4 +1,8 @@
-"""The engine thread: continuous batching over every running sequence."""
+"""The engine thread: continuous batching over every running sequence.
+
+It runs one forward after the other. What does not decide the next forward is done beside it, in a
+thread of its own: see `step`.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +10,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Protocol
 
 import torch
@@ -19,8 +24,9 @@ from rorqual_runtime.errors import Internal
 from rorqual_decode.block_writer import BlockTraits, BlockWriter
 from rorqual_decode.generation import Emission, FinishReason
 from rorqual_decode.running import CompletedBlock, Running, WindowToKeep
-from rorqual_decode.sampling import choose_tokens
+from rorqual_decode.sampling import Draws, draw_tokens
 from rorqual_decode.speculation import NO_SPECULATION, Speculation
+from rorqual_decode.step import Committed, Planned
 from rorqual_decode.step_times import StepTimes
 
 _STEP_WEIGHT = 0.1
@@ -30,6 +36,8 @@ log = logging.getLogger(__name__)
 
 class ForwardModel(Protocol):
     """The part of a model that decode calls."""
+
+    vocab_size: int
 
     def forward(self, chunks: Sequence[SequenceChunk], cache: PagedKvCache) -> torch.Tensor: ...
 
@@ -41,8 +49,9 @@ class DecodeEngine:
 
     Each step: let go of cancelled sequences, take new ones in, guesses, one forward, one token a
     sequence and one more for each guess that holds.
-    on_output and on_window are called in the engine thread and must not block; on_window gets the
-    window behind the last block that a sequence completed, once it has left.
+    on_output and on_window are called in a thread beside the engine's, a step later, and must not
+    block; on_window gets the window behind the last block that a sequence completed, once it has
+    left.
     """
 
     def __init__(
@@ -69,6 +78,8 @@ class DecodeEngine:
         self._is_closing = False
         self._changed = threading.Condition()
         self._thread = threading.Thread(target=self._run, name="decode-engine", daemon=True)
+        self._beside = ThreadPoolExecutor(1, thread_name_prefix="decode-beside")
+        self._committed = Committed()
         self.step_s = 0.0
         self.num_steps = 0
 
@@ -109,11 +120,17 @@ class DecodeEngine:
     def _run(self) -> None:
         threads = ComputeThreads()
         with torch.inference_mode():
-            while self._wait_for_work():
-                self._let_go_of_cancelled()
-                if self._running:
-                    threads.spread(should_spread_threads(len(self._running)))
-                    self._on_output(self._step_or_fail())
+            try:
+                while self._wait_for_work():
+                    self._let_go_of_cancelled()
+                    if self._running:
+                        threads.spread(should_spread_threads(len(self._running)))
+                        self._step_or_fail()
+                    if not self._running:
+                        self._tell_now()
+            finally:
+                self._beside.shutdown()
+        self._tell_now()
 
     def _wait_for_work(self) -> bool:
         with self._changed:
@@ -131,50 +148,64 @@ class DecodeEngine:
             if not self._has_cancelled:
                 return
             self._has_cancelled = False
-        cancelled = [s for s in self._running if s.is_cancelled]
+        self._committed.left += [s for s in self._running if s.is_cancelled]
         self._running = [s for s in self._running if not s.is_cancelled]
-        for sequence in cancelled:
-            self._writer.forget(sequence.spec.key)
-            self._let_go_of(sequence)
 
-    def _let_go_of(self, sequence: Running) -> None:
-        if sequence.kept is not None:
-            self._on_window(sequence.kept)
-        sequence.hold.release()
-
-    def _step_or_fail(self) -> list[Emission]:
+    def _step_or_fail(self) -> None:
+        """At least one token for every running sequence, or an error."""
         started_s = time.perf_counter()
+        committed, self._committed = self._committed, Committed()
+        telling = self._beside.submit(self._tell, committed)
         try:
-            emissions = self._step()
+            self._committed = self._step()
         except Exception as err:
             log.exception("decode step failed")
-            emissions = self._fail_all(err)
+            telling.result()
+            self._on_output(self._fail_all(err))
+        telling.result()
         took_s = time.perf_counter() - started_s
         self.step_s += (took_s - self.step_s) * (_STEP_WEIGHT if self.num_steps else 1.0)
         self.num_steps += 1
-        return emissions
 
-    def _step(self) -> list[Emission]:
-        """At least one token for every running sequence."""
+    def _step(self) -> Committed:
         sequences = self._running
         started_s = time.perf_counter()
         self._speculation.guess(sequences)
-        num_rows = sum(sequence.num_rows for sequence in sequences)
-        kv_tokens = sum(sequence.next_position for sequence in sequences)
-        logits = self._model.forward([s.chunk for s in sequences], self._cache)
-        emissions = choose_tokens(logits, sequences)
+        planned = Planned.of(sequences)
+        draws: Future[Draws] = self._beside.submit(planned.prepare, self._model.vocab_size)
+        try:
+            logits = self._model.forward([s.chunk for s in sequences], self._cache)
+        finally:
+            draws.exception()  # the sequences are this thread's again
+        draw_tokens(logits, planned.walks, draws.result())
         if self.step_times is not None:
-            self.step_times.note(num_rows, kv_tokens, time.perf_counter() - started_s)
-        for sequence in sequences:
-            for block in sequence.completed:
-                self._keep(sequence, block)
-        if any(emission.finish for emission in emissions):
-            self._drop_finished(emissions)
-        return emissions
+            took_s = time.perf_counter() - started_s
+            self.step_times.note(planned.num_rows, planned.kv_tokens, took_s)
+        committed = Committed.of(planned.walks)
+        for sequence, block in committed.blocks:
+            self._keep_window(sequence, block)
+        if committed.left:
+            self._running = [w.sequence for w in planned.walks if w.finish is None]
+        return committed
 
-    def _keep(self, sequence: Running, block: CompletedBlock) -> None:
-        """The block that the sequence has just completed, and the window behind it. Of rows beyond
-        it, taken or not, there are no more than a window's rings can take back."""
+    def _tell_now(self) -> None:
+        committed, self._committed = self._committed, Committed()
+        self._tell(committed)
+
+    def _tell(self, committed: Committed) -> None:
+        """Everything of a step that no later step waits for."""
+        if committed.walks:
+            self._on_output(committed.emissions())
+        for sequence, block in committed.blocks:
+            self._store(sequence, block)
+        for sequence in committed.left:
+            if sequence.is_cancelled:
+                self._writer.forget(sequence.spec.key)
+            if sequence.kept is not None:
+                self._on_window(sequence.kept)
+            sequence.hold.release()
+
+    def _store(self, sequence: Running, block: CompletedBlock) -> None:
         spec = sequence.spec
         traits = BlockTraits(
             spec.traffic_class,
@@ -183,20 +214,15 @@ class DecodeEngine:
             position=block.num_tokens // BLOCK_TOKENS - 1,
         )
         self._writer.offer(spec.key, block.key, block.page, sequence.hold, traits)
-        if sequence.window is not None:
-            snapshot = self._model.save_window(self._cache, sequence.window, block.num_tokens)
-            sequence.kept = WindowToKeep(
-                block.key, block.num_tokens, snapshot.numpy(), spec.provenance
-            )
 
-    def _drop_finished(self, emissions: list[Emission]) -> None:
-        still = []
-        for sequence, emission in zip(self._running, emissions, strict=True):
-            if emission.finish is None:
-                still.append(sequence)
-            else:
-                self._let_go_of(sequence)
-        self._running = still
+    def _keep_window(self, sequence: Running, block: CompletedBlock) -> None:
+        """The window behind a block, before the next forward writes to it. Of rows beyond the
+        block, taken or not, there are no more than a window's rings can take back."""
+        if sequence.window is None:
+            return
+        snapshot = self._model.save_window(self._cache, sequence.window, block.num_tokens)
+        provenance = sequence.spec.provenance
+        sequence.kept = WindowToKeep(block.key, block.num_tokens, snapshot.numpy(), provenance)
 
     def _fail_all(self, err: Exception) -> list[Emission]:
         """A failed step leaves unknown KV behind: every sequence in it ends with an error."""

@@ -65,6 +65,8 @@ class Running:
     """By the last step."""
     chunk: SequenceChunk = field(init=False)
     """The next rows to run; valid once the first token is there."""
+    has_forced: bool = False
+    """The next step's guesses are its grammar's."""
     is_cancelled: bool = False
     """Set from any thread; the engine lets go at its next step."""
 
@@ -87,8 +89,12 @@ class Running:
         """Rows of logits that the next step has for it."""
         return max(1, len(self.chunk.token_ids))
 
-    def propose(self, token_ids: Sequence[int]) -> None:
-        """The next step also runs these guesses, fewer than num_left."""
+    def propose(self, token_ids: Sequence[int], *, are_forced: bool = False) -> None:
+        """The next step also runs these guesses, fewer than num_left.
+
+        are_forced: they come from the grammar, not from the drafter.
+        """
+        self.has_forced = are_forced
         self.chunk.token_ids = (*self.chunk.token_ids, *token_ids)
         self.chunk.all_logits = True
 
@@ -113,12 +119,12 @@ class Running:
         chunk = self.chunk
         row_ids = [int(token_id) for token_id in chunk.token_ids[: len(token_ids)]]
         self.completed = list(self._completed_by(row_ids))
-        if len(chunk.token_ids) > 1:
+        if len(chunk.token_ids) > 1 and not self.has_forced:
             self.memory.note_verdict(len(chunk.token_ids) - 1, len(token_ids) - 1)
         self.memory.note_tokens(token_ids)
         chunk.start += len(token_ids)
         chunk.token_ids = tuple(token_ids[-1:])
-        chunk.all_logits = False
+        chunk.all_logits = self.has_forced = False
 
     def _completed_by(self, row_ids: Sequence[int]) -> Iterator[CompletedBlock]:
         for position, token_id in enumerate(row_ids, self.chunk.start):

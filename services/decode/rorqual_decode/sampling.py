@@ -11,9 +11,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
+from typing import NamedTuple
 
 import torch
 from rorqual_engine.grammar import new_bitmask
+from rorqual_engine.logit_rules import LogitEditor
 from rorqual_engine.sampling import RowLogprobs, SamplingState, sample, score
 from rorqual_runtime.errors import Internal
 
@@ -44,7 +46,7 @@ def is_cheap_draw(spec: SamplingSpec, *, has_grammar: bool) -> bool:
 
 
 @dataclass(slots=True)
-class _Walk:
+class Walk:
     """One sequence's way along its rows of one step, for as long as its guesses hold."""
 
     sequence: Running
@@ -52,6 +54,7 @@ class _Walk:
     token_ids: list[int] = field(default_factory=list)
     scores: list[TokenScores] = field(default_factory=list)
     finish: FinishReason | None = None
+    num_guessed: int = 0
 
     @property
     def goes_on(self) -> bool:
@@ -62,11 +65,10 @@ class _Walk:
         return depth == 0 or self.sequence.chunk.token_ids[depth] == self.token_ids[-1]
 
     def next_rows(self) -> range:
-        """Those that can be drawn for now: what a rule, mask or score is to be, a row can only say
-        when the one before has its token."""
+        """Those that can be drawn for now: what a rule or score is to be, a row can only say when
+        the one before has its token."""
         sequence = self.sequence
-        is_plain = sequence.grammar is None and sequence.editor is None
-        draws_ahead = is_plain and sequence.spec.sampling.num_logprobs is None
+        draws_ahead = sequence.editor is None and sequence.spec.sampling.num_logprobs is None
         depth = len(self.token_ids)
         last = sequence.num_rows if draws_ahead else depth + 1
         return range(self.first_row + depth, self.first_row + last)
@@ -77,9 +79,8 @@ class _Walk:
         """What was drawn from this row of the logits, or what the grammar needs instead."""
         token_id = self.sequence.admit(drawn)
         if logprobs is not None and token_id != drawn:
-            logprobs = replace(
-                logprobs, logprob=score(logits[row : row + 1], [token_id], [0])[0].logprob
-            )
+            (own,) = score(logits[row : row + 1], [token_id], [0])
+            logprobs = replace(logprobs, logprob=own.logprob)
         self.finish = self.sequence.take(token_id)
         if self.finish is FinishReason.ERROR:
             return
@@ -87,63 +88,102 @@ class _Walk:
         if logprobs is not None:
             self.scores.append(_scores(token_id, logprobs))
 
-    def end(self) -> Emission:
-        """What the step gave the sequence."""
-        num_guessed = self.sequence.num_rows - 1
+    def end(self) -> None:
+        """The sequence goes on behind what it was given."""
+        self.num_guessed = self.sequence.num_rows - 1
         self.sequence.end_step(self.token_ids)
+
+    def emission(self) -> Emission:
+        """What the step gave the sequence."""
         is_fault = self.finish is FinishReason.ERROR
         error = Internal("a token was drawn against its grammar") if is_fault else None
         ids, scores = tuple(self.token_ids), tuple(self.scores)
-        return Emission(self.sequence.spec.key, ids, scores, self.finish, error, num_guessed)
+        return Emission(self.sequence.spec.key, ids, scores, self.finish, error, self.num_guessed)
 
 
-def choose_tokens(logits: torch.Tensor, sequences: Sequence[Running]) -> list[Emission]:
-    """Draw the next tokens of every sequence and append them there: one, and one more for each
-    guess that turns out to be the token drawn.
+class Draws(NamedTuple):
+    """Rows that can be drawn for now, and how: all but their logits."""
 
-    logits: float32 [rows of all sequences, vocab]
-    """
+    owners: list[tuple[Walk, int]]
+    """A walk and one of its rows, ascending."""
+    states: list[SamplingState]
+    bitmask: torch.Tensor | None
+    editors: list[LogitEditor | None]
+
+
+def begin_walks(sequences: Sequence[Running]) -> list[Walk]:
+    """Of sequences whose rows lie behind each other, none drawn yet."""
     firsts = accumulate((sequence.num_rows for sequence in sequences), initial=0)
-    walks = [_Walk(sequence, first) for sequence, first in zip(sequences, firsts, strict=False)]
-    going = walks
-    while going:
-        _advance(logits, going)
-        going = [walk for walk in going if walk.goes_on]
-    return [walk.end() for walk in walks]
+    return [Walk(sequence, first) for sequence, first in zip(sequences, firsts, strict=False)]
 
 
-def _advance(logits: torch.Tensor, walks: Sequence[_Walk]) -> None:
-    """Each walk by the rows that can be drawn for now."""
+def prepare_draws(walks: Sequence[Walk], vocab_size: int) -> Draws:
+    """How to draw the next rows of walks that go on. A mask behind a guess is that of an output
+    which holds the guess."""
     owners = [(walk, row) for walk in walks for row in walk.next_rows()]
-    part = logits
-    if len(owners) < len(logits):
-        part = logits[[row for _, row in owners]]
-    sequences = [walk.sequence for walk, _ in owners]
     states = [
         sampling_state(w.sequence.spec.sampling, w.sequence.next_position + _depth(w, row))
         for w, row in owners
     ]
-    editors = [sequence.editor for sequence in sequences]
-    sampled = sample(part, states, _bitmask(part, sequences), editors)
+    editors = [walk.sequence.editor for walk, _ in owners]
+    return Draws(owners, states, _bitmask(walks, len(owners), vocab_size), editors)
+
+
+def draw_tokens(logits: torch.Tensor, walks: Sequence[Walk], draws: Draws) -> None:
+    """Give every sequence its next tokens: one, and one more for each guess that turns out to be
+    the token drawn.
+
+    logits: float32 [rows of all walks, vocab]; draws: of all walks
+    """
+    going = walks
+    while going:
+        _advance(logits, draws)
+        going = [walk for walk in going if walk.goes_on]
+        if going:
+            draws = prepare_draws(going, logits.shape[1])
+    for walk in walks:
+        walk.end()
+
+
+def choose_tokens(logits: torch.Tensor, sequences: Sequence[Running]) -> list[Emission]:
+    """`draw_tokens` of these, from the beginning.
+
+    logits: float32 [rows of all sequences, vocab]
+    """
+    walks = begin_walks(sequences)
+    draw_tokens(logits, walks, prepare_draws(walks, logits.shape[1]))
+    return [walk.emission() for walk in walks]
+
+
+def _advance(logits: torch.Tensor, draws: Draws) -> None:
+    """Each walk by the rows that can be drawn for now."""
+    part = logits
+    if len(draws.owners) < len(logits):
+        part = logits[[row for _, row in draws.owners]]
+    sampled = sample(part, draws.states, draws.bitmask, draws.editors)
     drawn_ids = sampled.ids.tolist()
-    for place, (walk, row) in enumerate(owners):
+    for place, (walk, row) in enumerate(draws.owners):
         if walk.goes_on and _depth(walk, row) == 0:
             walk.take(part, place, drawn_ids[place], sampled.logprobs[place])
 
 
-def _depth(walk: _Walk, row: int) -> int:
+def _depth(walk: Walk, row: int) -> int:
     """How many of the walk's rows come before this one and have no token yet."""
     return row - walk.first_row - len(walk.token_ids)
 
 
-def _bitmask(logits: torch.Tensor, sequences: Sequence[Running]) -> torch.Tensor | None:
-    """Tokens the grammars allow next; None when no sequence has a grammar."""
-    constrained = [(row, s.grammar) for row, s in enumerate(sequences) if s.grammar is not None]
-    if not constrained:
+def _bitmask(walks: Sequence[Walk], num_rows: int, vocab_size: int) -> torch.Tensor | None:
+    """Tokens the grammars allow at each row that can be drawn; None when no walk has a grammar."""
+    if all(walk.sequence.grammar is None for walk in walks):
         return None
-    bitmask = new_bitmask(len(sequences), logits.shape[1])
-    for row, grammar in constrained:
-        grammar.fill_mask(bitmask, row)
+    bitmask, place = new_bitmask(num_rows, vocab_size), 0
+    for walk in walks:
+        count, depth = len(walk.next_rows()), len(walk.token_ids)
+        if walk.sequence.grammar is not None:
+            ids = walk.sequence.chunk.token_ids[depth + 1 : depth + count]
+            guesses = [int(token_id) for token_id in ids]
+            walk.sequence.grammar.fill_masks(bitmask[place : place + count], guesses)
+        place += count
     return bitmask
 
 

@@ -1,4 +1,5 @@
-"""Which guesses a step checks: the drafter's, as many as are worth their rows."""
+"""Which guesses a step checks: text that a grammar forces, else the drafter's, as many as are worth
+their rows."""
 
 from __future__ import annotations
 
@@ -9,6 +10,7 @@ from collections.abc import Sequence
 from rorqual_engine.speculation import Drafter, Guesses, GuessRequest, NoDrafter
 from rorqual_policy.draft_budget import (
     LAG_STEPS,
+    MOST_GUESSES,
     GuessSchedule,
     StepProfile,
     allocate_guesses,
@@ -27,7 +29,11 @@ Chances = tuple[float, ...]
 
 
 class Speculation:
-    """Lets a drafter guess before every step. Used by the engine thread only."""
+    """Guesses before every step. Used by the engine thread only.
+
+    Where a grammar forces the text that comes next, one forward checks its tokens instead of one
+    each. They are guesses like others: the model may spell that text by other tokens.
+    """
 
     def __init__(
         self,
@@ -45,14 +51,17 @@ class Speculation:
 
     def guess(self, sequences: Sequence[Running]) -> None:
         """Put the guesses that are worth it behind the sequences' next rows."""
-        asked = [s for s in sequences if s.num_left > 1] if self._drafter.num_guesses else []
-        if not asked:
+        for sequence in sequences:
+            _propose_forced(sequence)
+        asked = [s for s in sequences if s.num_left > 1 and not s.has_forced]
+        if not asked or not self._drafter.num_guesses:
             return
         if self._num_paused:
             self._num_paused -= 1
             return
         found = self._ask(asked)
-        lengths = self._choose_lengths(asked, found, len(sequences))
+        num_rows = sum(sequence.num_rows for sequence in sequences)
+        lengths = self._choose_lengths(asked, found, num_rows)
         for sequence, guesses, length in zip(asked, found, lengths, strict=True):
             if length:
                 sequence.propose(guesses.token_ids[:length])
@@ -66,13 +75,13 @@ class Speculation:
         return found
 
     def _choose_lengths(
-        self, asked: Sequence[Running], found: Sequence[Guesses], num_sequences: int
+        self, asked: Sequence[Running], found: Sequence[Guesses], num_rows: int
     ) -> list[int]:
         if self._profile is None or self._schedule == "fixed":
             return [len(guesses.token_ids) for guesses in found]
         chances = [survivals(guesses.confidences) for guesses in found]
         known = chances if self._schedule == "current" else self._lagged(asked, chances)
-        budget = choose_budget(known, num_sequences, self._profile, self._guessing_s)
+        budget = choose_budget(known, num_rows, self._profile, self._guessing_s)
         if any(chances):
             self._last_pause = choose_pause_steps(budget, self._last_pause)
             self._num_paused = self._last_pause
@@ -88,6 +97,14 @@ class Speculation:
 
 
 NO_SPECULATION = Speculation(NoDrafter())
+
+
+def _propose_forced(sequence: Running) -> None:
+    if sequence.grammar is None or sequence.num_left < 2:
+        return
+    forced = sequence.grammar.forced_tokens(min(sequence.num_left - 1, MOST_GUESSES))
+    if forced:
+        sequence.propose(forced, are_forced=True)
 
 
 def _request(sequence: Running) -> GuessRequest:

@@ -1,14 +1,13 @@
-"""Choosing tokens and checking drafts."""
+"""Choosing tokens."""
 
 from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from typing import Any
 
 import torch
 from rorqual_engine.ref.choice import RowChoices
-from rorqual_engine.ref.noise import ACCEPT, uniforms
+from rorqual_engine.ref.noise import uniforms
 from rorqual_engine.sampling import SamplingState, sample
 from rorqual_engine.sampling import uniforms as host_uniforms
 
@@ -65,14 +64,11 @@ def tokens_are_those_of_the_cpu(kernels: Kernels) -> None:
     assert kernels("choose_tokens")(logits[:0], none).shape == (0,)
 
 
-def _positions(wanted: Callable[[float, float], bool], count: int) -> list[int]:
-    """Of seed 0, whose noise (of draws, of acceptance) is as wanted."""
+def _position(wanted: Callable[[float], bool]) -> int:
+    """Of seed 0, whose noise is as wanted."""
     tried = torch.arange(20000)
     draws = uniforms(torch.zeros_like(tried), tried).tolist()
-    accepts = uniforms(torch.zeros_like(tried), tried, ACCEPT).tolist()
-    found = [at for at in tried.tolist() if wanted(draws[at], accepts[at])]
-    assert len(found) >= count
-    return found[:count]
+    return next(at for at in tried.tolist() if wanted(draws[at]))
 
 
 @case
@@ -91,9 +87,7 @@ def cuts_keep_exactly_what_they_should(kernels: Kernels) -> None:
         (0.99, 3, 0.0): (0, 2),
         (0.7, 3, 0.0): (0, 1),
     }
-    low, high = (
-        _positions(test, 1)[0] for test in (lambda d, a: d < 0.001, lambda d, a: d > 0.999)
-    )
+    low, high = _position(lambda noise: noise < 0.001), _position(lambda noise: noise > 0.999)
     states, expected = [], []
     for (top_p, top_k, min_p), ends in kept.items():
         states += [SamplingState(1.0, top_p, top_k, min_p, 0, at) for at in (low, high)]
@@ -115,82 +109,6 @@ def noise_is_that_of_the_cpu(kernels: Kernels) -> None:
     choices = RowChoices.of(states, kernels.device)
     found = uniforms(choices.seeds, choices.positions).cpu()
     check_equal(found, torch.from_numpy(host_uniforms(seeds, positions)))
-    other = uniforms(choices.seeds, choices.positions, ACCEPT).cpu()
-    assert not (other == found).any()
     # Of two equal tokens the second is drawn exactly from noise of a half on.
     flat = torch.zeros(4, 2, device=kernels.device)
     check_equal(kernels("choose_tokens")(flat, choices).cpu(), (found >= 0.5).long())
-
-
-def _checked(kernels: Kernels, *given: Any) -> tuple[torch.Tensor, torch.Tensor]:
-    found = kernels("verify_drafts")(*given)
-    for a, b in zip(found, kernels.twin("verify_drafts")(*given), strict=True):
-        check_equal(a, b)
-    return found
-
-
-@case
-def drafts_are_verified_as_by_the_twin(kernels: Kernels) -> None:
-    vocab, num_rows = 70, 9
-    logits, states = _logits(kernels, num_rows, vocab), _states(num_rows)
-    choices = RowChoices.of(states, kernels.device)
-    starts = torch.tensor([0, 1, 1, 4, 9], dtype=torch.int32, device=kernels.device)
-    given = torch.softmax(logits + kernels.randn(num_rows, vocab), -1)
-    drafts = torch.multinomial(given.cpu(), 1)[:, 0].to(kernels.device)
-    bitmask = _bitmask(kernels, num_rows, vocab)
-    _checked(kernels, logits, drafts, given, starts, choices, bitmask)
-    accepted, tokens = _checked(kernels, logits, drafts, None, starts, choices, bitmask)
-    assert accepted[1] == 0 and tokens[1] == -1, "a request without rows"
-
-
-@case
-def certain_drafts_give_the_tokens_of_plain_decoding(kernels: Kernels) -> None:
-    logits, states = _logits(kernels, 6, 70), _states(6)
-    choices = RowChoices.of(states, kernels.device)
-    plain = kernels("choose_tokens")(logits, choices)
-    drafts = plain.clone()
-    drafts[3] = (drafts[3] + 1) % 70
-    starts = torch.tensor([0, 6], dtype=torch.int32, device=kernels.device)
-    accepted, token = kernels("verify_drafts")(logits, drafts, None, starts, choices)
-    assert (int(accepted), int(token)) == (3, int(plain[3]))
-    drafts = plain.clone()
-    accepted, token = kernels("verify_drafts")(logits, drafts, None, starts, choices)
-    assert (int(accepted), int(token)) == (5, int(plain[5]))
-
-
-@case
-def a_refused_draft_is_not_drawn_again(kernels: Kernels) -> None:
-    """Accepted with 0.25 / 0.7; refused, it has no share of what is left."""
-    positions = _positions(lambda draw, accept: draw < 0.2 and accept > 0.37, 3)
-    positions += _positions(lambda draw, accept: draw < 0.2 and accept < 0.35, 2)
-    states = [SamplingState(1.0, position=at) for at in positions for _ in range(2)]
-    logits = torch.zeros(10, 4, device=kernels.device)
-    given = torch.tensor([[0.7, 0.1, 0.1, 0.1]] * 10, device=kernels.device)
-    starts = torch.arange(0, 11, 2, dtype=torch.int32, device=kernels.device)
-    drafts = torch.zeros(10, dtype=torch.int64, device=kernels.device)
-    choices = RowChoices.of(states, kernels.device)
-    accepted, tokens = _checked(kernels, logits, drafts, given, starts, choices)
-    assert accepted.tolist() == [0, 0, 0, 1, 1]
-    assert tokens.tolist() == [1, 1, 1, 0, 0]
-
-
-@case
-def a_refused_draft_leaves_what_the_target_has_more_of(kernels: Kernels) -> None:
-    vocab = 20
-    logits = kernels.randn(8, vocab)
-    states = [SamplingState(1.0, seed=s, position=4) for s in range(4) for _ in range(2)]
-    choices = RowChoices.of(states, kernels.device)
-    certain = torch.zeros(8, vocab, device=kernels.device)
-    certain[:, 3] = 1.0  # drafts that the target hardly ever draws
-    logits[:, 3] = -30.0
-    drafts = torch.full((8,), 3, device=kernels.device)
-    starts = torch.tensor([0, 2, 4, 6, 8], dtype=torch.int32, device=kernels.device)
-    accepted, tokens = _checked(kernels, logits, drafts, certain, starts, choices)
-    assert not accepted.any() and not (tokens == 3).any()
-    same = torch.softmax(logits, -1)
-    drafts = same.argmax(-1)
-    accepted, _ = _checked(kernels, logits, drafts, same * 0.999, starts, choices)
-    assert (accepted == 1).all(), "equal distributions accept everything"
-    # More than the target everywhere: nothing is left, so the target itself is drawn from.
-    accepted, _ = _checked(kernels, logits, drafts, same * 50, starts, choices)
-    assert not accepted.all()

@@ -16,7 +16,7 @@ from rorqual_decode.page_hold import PageHold
 from rorqual_decode.running import Running
 from rorqual_decode.sampling import choose_tokens
 from rorqual_decode.speculation import Speculation
-from rorqual_decode.stopping import StopRule
+from rorqual_decode.stopping import make_stop_rule
 from rorqual_engine.batch import SequenceChunk
 from rorqual_engine.logit_rules import make_editor
 from rorqual_engine.speculation import Drafter, Guesses, GuessRequest
@@ -37,6 +37,7 @@ class MarkovModel:
 
     def __init__(self, table: torch.Tensor) -> None:
         self.table = table
+        self.vocab_size = table.shape[-1]
         self.num_rows: list[int] = []
 
     def row(self, position: int, token_id: int) -> torch.Tensor:
@@ -85,17 +86,31 @@ class Answer:
         self.num_taken += max(0, len(emission.token_ids) - 1)
 
 
-def sequence(number: int, drafter: Drafter, *, grammar: Any = None, **sampling: Any) -> Running:
+def sequence(
+    number: int,
+    drafter: Drafter,
+    *,
+    grammar: Any = None,
+    eos_token_ids: tuple[int, ...] = (),
+    lease: Any = None,
+    **sampling: Any,
+) -> Running:
     spec = replace(generation_spec(f"r{number}", **sampling), num_prompt_tokens=len(PROMPT))
-    stop = StopRule(spec.sampling.stop_token_ids, spec.sampling.max_new_tokens)
+    stop = make_stop_rule(
+        spec.sampling,
+        eos_token_ids=eos_token_ids,
+        num_prompt_tokens=len(PROMPT),
+        max_context_tokens=1000,
+    )
     return Running(
         spec,
-        [0],
-        PageHold(Lease()),
+        [number],
+        PageHold(lease or Lease()),
         stop,
         BlockChain(bytes(16), PROMPT),
         grammar=grammar,
         editor=make_editor(spec.sampling.rules, PROMPT, sorted(stop.stop_ids)),
+        window=0,
         memory=drafter.open(np.array(PROMPT)),
     )
 

@@ -1,34 +1,38 @@
-"""Penalties, biases, masks, scores and stops with guesses: those of a plain loop over tokens."""
+"""Penalties, biases, masks, scores and stops, with guesses and while the steps before are still
+being told: those of a plain loop over tokens."""
 
 from __future__ import annotations
 
 import random
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 import xgrammar
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from rorqual_decode.generation import FinishReason, SamplingSpec
+from rorqual_decode.generation import FinishReason, SamplingSpec, TokenScores
 from rorqual_decode.sampling import sampling_state
 from rorqual_decode.speculation import Speculation
 from rorqual_engine.grammar import GrammarState
 from rorqual_engine.logit_rules import LogitRules
 from rorqual_engine.sampling import sample
-from rorqual_engine.speculation import Drafter, Guesses, GuessRequest, Memory
+from rorqual_engine.speculation import Drafter, Guesses, GuessRequest, Memory, NoDrafter
+from rorqual_engine.speculation.ngram import NgramDrafter
 
 from tests.unit.decode.markov import PROMPT, Answer, MarkovModel, generate, sequence
 from tests.unit.decode.specs import sampling_spec
 
 TEXTS = ["a", "b", "c", "d", "ab", "ba", "cc", ""]
 END = len(TEXTS) - 1
-WHOLE, BEGUN = re.compile(r"(ab|c)*d"), re.compile(r"(ab|c)*(a|d)?")
-"""What the grammar accepts, and what can still become such."""
+WHOLE = re.compile(r"(abccab|c)*d")
+BEGUN = re.compile(r"(abccab|c)*(a(b(c(ca?)?)?)?|d)?")
+"""What the grammar accepts, and what can still become such; behind an `a` it forces text."""
 OUTRANKS = 1e4
 
 
@@ -46,7 +50,9 @@ def is_allowed(said: str, token_id: int) -> bool:
     return BEGUN.fullmatch(said + TEXTS[token_id]) is not None
 
 
-def edited(row: np.ndarray, spec: SamplingSpec, output: list[int]) -> np.ndarray:
+def edited(
+    row: np.ndarray, spec: SamplingSpec, output: list[int], ends: Iterable[int]
+) -> np.ndarray:
     """The row after the request's rules."""
     rules, found = spec.rules, row.astype(np.float64)
     for token_id in {*PROMPT, *output} if rules.repetition_penalty != 1 else ():
@@ -59,27 +65,36 @@ def edited(row: np.ndarray, spec: SamplingSpec, output: list[int]) -> np.ndarray
     for token_id, bias in rules.logit_bias:
         found[token_id] += np.sign(bias) * OUTRANKS if abs(bias) >= 100 else bias
     if len(output) < rules.min_new_tokens:
-        found[sorted(spec.stop_token_ids)] -= OUTRANKS
+        found[sorted(ends)] -= OUTRANKS
     return found
+
+
+def scored(raw: np.ndarray, token_id: int, num_top: int) -> TokenScores:
+    """Of the row as the model gave it."""
+    logprobs = raw - np.log(np.exp(raw).sum())
+    top = sorted(range(len(raw)), key=lambda token: (-raw[token], token))[:num_top]
+    return TokenScores(
+        token_id, float(logprobs[token_id]), tuple(top), tuple(float(logprobs[t]) for t in top)
+    )
 
 
 def plain(model: MarkovModel, spec: SamplingSpec, has_grammar: bool) -> Answer:
     """One token after the other."""
     answer, said = Answer(), ""
+    ends = spec.stop_token_ids | (frozenset() if spec.ignore_eos else {END})
     while answer.finish is None:
         output = answer.token_ids
         position = len(PROMPT) + len(output)
         raw = model.row(position - 1, [*PROMPT, *output][-1]).numpy()
-        row = edited(raw, spec, output)
+        row = edited(raw, spec, output, ends)
         if has_grammar:
             row[[not is_allowed(said, t) for t in range(len(TEXTS))]] = -np.inf
         state = sampling_state(spec, position)
         logits = torch.from_numpy(row.astype(np.float32))[None]
         token_id = int(sample(logits, [state]).ids[0])
-        logprobs = raw - np.log(np.exp(raw.astype(np.float64)).sum())
         output.append(token_id)
-        answer.scores.append((token_id, float(logprobs[token_id])))  # type: ignore[arg-type]
-        if token_id in spec.stop_token_ids or (has_grammar and token_id == END):
+        answer.scores.append(scored(raw.astype(np.float64), token_id, spec.num_logprobs or 0))
+        if token_id in ends or (has_grammar and token_id == END):
             answer.finish = FinishReason.STOP
         elif len(output) == spec.max_new_tokens:
             answer.finish = FinishReason.LENGTH
@@ -139,8 +154,9 @@ SPECS = st.builds(
     min_p=st.sampled_from([0.0, 0.05]),
     seed=st.integers(0, 2**63),
     max_new_tokens=st.integers(1, 14),
-    stop_token_ids=st.sampled_from([frozenset(), frozenset({END}), frozenset({3, END})]),
-    num_logprobs=st.sampled_from([None, None, 0, 3]),
+    stop_token_ids=st.sampled_from([frozenset(), frozenset({3}), frozenset({3, 6})]),
+    ignore_eos=st.booleans(),
+    num_logprobs=st.sampled_from([None, None, 0, 3, 20]),
     rules=RULES,
 )
 
@@ -161,6 +177,7 @@ def test_answers_with_guesses_are_those_of_single_tokens(specs, seed, num_guesse
             number,
             drafter,
             grammar=GrammarState(compiled()) if has_grammar else None,
+            eos_token_ids=(END,),
             **{name: getattr(spec, name) for name in spec.__dataclass_fields__},
         )
         for number, (spec, has_grammar) in enumerate(specs)
@@ -172,6 +189,27 @@ def test_answers_with_guesses_are_those_of_single_tokens(specs, seed, num_guesse
         if spec.num_logprobs is None:
             assert not ours.scores
             continue
-        for score, (token_id, logprob) in zip(ours.scores, theirs.scores, strict=True):
-            assert score.token_id == token_id and abs(score.logprob - logprob) < 1e-4
-            assert len(score.top_ids) == spec.num_logprobs
+        for score, wanted in zip(ours.scores, theirs.scores, strict=True):
+            assert (score.token_id, score.top_ids) == (wanted.token_id, wanted.top_ids)
+            assert score.logprob == pytest.approx(wanted.logprob, abs=1e-4)
+            assert score.top_logprobs == pytest.approx(wanted.top_logprobs, abs=1e-4)
+
+
+@pytest.mark.parametrize("drafter", [NoDrafter(), NgramDrafter(3)], ids=["none", "ngram"])
+def test_forced_text_takes_one_forward(drafter: Drafter) -> None:
+    """And no grammar means none."""
+    shape = (7, len(TEXTS), len(TEXTS))
+    table = torch.zeros(shape)
+    table[:, :, TEXTS.index("a")] = 1.0
+    model = MarkovModel(table)
+    options = {"max_new_tokens": 9, "stop_token_ids": frozenset()}
+    grammar = GrammarState(compiled())
+    (answer,) = generate(
+        model, [sequence(0, drafter, grammar=grammar, **options)], Speculation(drafter)
+    )
+    said = "".join(TEXTS[token_id] for token_id in answer.token_ids)
+    assert BEGUN.fullmatch(said)
+    assert answer.num_taken > 0 and len(model.num_rows) < len(answer.token_ids) - 1
+    free = MarkovModel(table)
+    generate(free, [sequence(0, NoDrafter(), **options)], Speculation(NoDrafter()))
+    assert free.num_rows == [1] * 8

@@ -1,4 +1,4 @@
-"""Which kernel runs where; and that drafts, checked by the twins, change no distribution."""
+"""Which kernel runs where."""
 
 from __future__ import annotations
 
@@ -15,8 +15,6 @@ from rorqual_engine.kernels.registry import (
     find_kernel,
 )
 from rorqual_engine.ref.choice import RowChoices, choose_tokens
-from rorqual_engine.ref.noise import DRAFT, uniforms
-from rorqual_engine.ref.verify import verify_drafts
 from rorqual_engine.sampling import SamplingState, sample
 
 
@@ -80,34 +78,3 @@ def test_tokens_of_the_cpu_kernel_are_those_of_sampling() -> None:
     choices = RowChoices.of(states, "cpu")
     assert find_kernel("choose_tokens", "cpu")(logits, choices).tolist() == expected
     assert choose_tokens(logits, choices).tolist() == expected
-
-
-@pytest.mark.parametrize("is_certain", [False, True])
-def test_drafts_change_no_distribution(is_certain: bool) -> None:
-    """Two drafts and the token after them: pairs come out as the target alone draws them."""
-    torch.manual_seed(1)
-    vocab, count = 4, 6000
-    target = torch.randn(vocab, vocab)  # logits of the next token, by the last one
-    draft = torch.softmax(target + torch.randn(vocab, vocab), -1)
-    seeds, start = torch.arange(count), 1
-    noise = uniforms(seeds, torch.full((count,), 5), DRAFT)
-    first = torch.searchsorted(draft[start].double().cumsum(0), noise).clamp_max(vocab - 1)
-    if is_certain:
-        first = draft[start].argmax().expand(count)
-    rows = torch.stack([torch.full((count,), start), first], 1).flatten()
-    states = [SamplingState(1.0, seed=s, position=p) for s in range(count) for p in (5, 6)]
-    starts = torch.arange(0, 2 * count + 1, 2, dtype=torch.int32)
-    drafts = torch.stack([first, torch.zeros_like(first)], 1).flatten()
-    given = None if is_certain else draft[rows]
-    choices = RowChoices.of(states, "cpu")
-    accepted, tokens = verify_drafts(target[rows], drafts, given, starts, choices)
-    wanted = torch.softmax(target, -1)
-    firsts = torch.where(accepted == 1, first, tokens)
-    shares = torch.bincount(firsts, minlength=vocab) / count
-    assert (shares - wanted[start]).abs().max() < 0.02
-    for token in range(vocab):
-        after = tokens[(accepted == 1) & (first == token)]
-        if len(after) > 1500:
-            shares = torch.bincount(after, minlength=vocab) / len(after)
-            assert (shares - wanted[token]).abs().max() < 0.04
-    assert 0.2 < (accepted == 1).float().mean() < 0.98

@@ -48,6 +48,9 @@ class KernelStep:
         self._gate_args = np.zeros(rows.NUM_SLOTS, dtype=np.int64)
         self._items = _work_items(batch, ops.shape.num_kv_heads)
         self._attention_args = self._fill_attention_args()
+        self._norm_at = self._norm_args.ctypes.data  # looking them up takes 1 us a call
+        self._gate_at = self._gate_args.ctypes.data
+        self._attention_at = self._attention_args.ctypes.data
         longest = int(np.diff(batch.row_starts).max())
         self._is_one_phase = longest <= ITEM_ROWS
 
@@ -59,13 +62,13 @@ class KernelStep:
         args[rows.SOURCE] = hidden.data_ptr()
         args[rows.DELTA] = 0 if delta is None else delta.data_ptr()
         args[rows.WEIGHT] = weight.data_ptr()
-        self._run_rows(self._ops.add_norm, args, target)
+        self._run_rows(self._ops.add_norm, args, self._norm_at, target)
         return target
 
     def gate(self, gate_up: torch.Tensor) -> torch.Tensor:
         target = gate_up.new_empty((gate_up.shape[0], gate_up.shape[1] // 2))
         self._gate_args[rows.SOURCE] = gate_up.data_ptr()
-        self._run_rows(self._ops.gate, self._gate_args, target)
+        self._run_rows(self._ops.gate, self._gate_args, self._gate_at, target)
         return target
 
     def attend(self, layer: int, qkv: torch.Tensor) -> torch.Tensor:
@@ -77,18 +80,20 @@ class KernelStep:
         args[attention.WRITES_FIRST] = self._is_one_phase
         if not self._is_one_phase:
             args[attention.NEXT] = 0
-            self._ops.write(args.ctypes.data, self._num_threads)
+            self._ops.write(self._attention_at, self._num_threads)
         args[attention.NEXT] = 0
-        self._ops.attend(args.ctypes.data, self._num_threads)
+        self._ops.attend(self._attention_at, self._num_threads)
         return target
 
-    def _run_rows(self, kernel: KernelCall, args: np.ndarray, target: torch.Tensor) -> None:
+    def _run_rows(
+        self, kernel: KernelCall, args: np.ndarray, args_at: int, target: torch.Tensor
+    ) -> None:
         num_rows, width = target.shape
         threads = 1 if num_rows < SERIAL_ROWS else self._num_threads
         args[rows.NEXT], args[rows.NUM_ROWS], args[rows.WIDTH] = 0, num_rows, width
         args[rows.STEP] = max(1, num_rows // (4 * threads))
         args[rows.TARGET] = target.data_ptr()
-        kernel(args.ctypes.data, threads)
+        kernel(args_at, threads)
 
     def _fill_attention_args(self) -> np.ndarray:
         ops, batch, cache = self._ops, self._batch, self._cache
@@ -111,14 +116,18 @@ class KernelStep:
 
 def _work_items(batch: Batch, num_kv_heads: int) -> Int32Array:
     """int32 [items, 4], longest contexts first so that threads finish together."""
-    items = [
-        (-(int(batch.starts[chunk]) + first), chunk, head, first, min(ITEM_ROWS, length - first))
-        for chunk, length in enumerate(np.diff(batch.row_starts).tolist())
-        for first in range(0, length, ITEM_ROWS)
-        for head in range(num_kv_heads)
-    ]
-    items.sort()
-    return np.array([item[1:] for item in items], dtype=np.int32)
+    lengths = np.diff(batch.row_starts)
+    num_parts = -(-lengths // ITEM_ROWS)
+    chunks = np.repeat(np.arange(len(lengths)), num_parts)
+    ends = np.cumsum(num_parts)
+    firsts = (np.arange(ends[-1]) - np.repeat(ends - num_parts, num_parts)) * ITEM_ROWS
+    order = np.argsort(-(batch.starts[chunks] + firsts), kind="stable")
+    chunks, firsts = chunks[order], firsts[order]
+    items = np.empty((len(order), num_kv_heads, 4), np.int32)
+    items[:, :, 0], items[:, :, 1] = chunks[:, None], np.arange(num_kv_heads)
+    items[:, :, 2] = firsts[:, None]
+    items[:, :, 3] = np.minimum(ITEM_ROWS, lengths[chunks] - firsts)[:, None]
+    return items.reshape(-1, 4)
 
 
 @cache

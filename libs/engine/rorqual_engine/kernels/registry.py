@@ -41,7 +41,6 @@ TOPICS = {
     "expand_streams": "streams",
     "run_experts": "experts",
     "choose_tokens": "choice",
-    "verify_drafts": "verify",
 }
 """Operations by the module of ref/ and of kernels/triton/ that has them."""
 

@@ -1,23 +1,16 @@
-"""The counter-based noise of sampling.py on any device, in streams that do not meet."""
+"""The counter-based noise of sampling.py on any device."""
 
 from __future__ import annotations
 
 import torch
 
-DRAW = 0
-"""Stream of plain draws: exactly sampling.uniforms."""
-ACCEPT = 0x5851F42D4C957F2D
-"""Stream that decides whether a draft is accepted."""
-DRAFT = 0x14057B7EF767814F
-"""Stream that drafts themselves are drawn with."""
 
-
-def uniforms(seeds: torch.Tensor, positions: torch.Tensor, stream: int = DRAW) -> torch.Tensor:
-    """fp64 [n] in [0, 1), 53 random bits, one for every (seed, position, stream).
+def uniforms(seeds: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+    """fp64 [n] in [0, 1), 53 random bits, one for every (seed, position).
 
     seeds, positions: int64 [n]; a seed of 64 bits as the signed number of the same bits.
     """
-    mixed = _finalise((seeds ^ stream) + _signed(0x9E3779B97F4A7C15)) ^ _finalise(~positions)
+    mixed = _finalise(seeds + _signed(0x9E3779B97F4A7C15)) ^ _finalise(~positions)
     return _shifted(_finalise(mixed), 11).double() * 2.0**-53
 
 

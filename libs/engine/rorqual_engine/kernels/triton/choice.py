@@ -37,9 +37,9 @@ def _finalise(value):
 
 
 @triton.jit
-def uniform(seed, position, STREAM: tl.constexpr):
+def uniform(seed, position):
     """ref/noise.py's number; seed and position int64."""
-    mixed_seed = _finalise((seed ^ STREAM).to(tl.uint64) + 0x9E3779B97F4A7C15)
+    mixed_seed = _finalise(seed.to(tl.uint64) + 0x9E3779B97F4A7C15)
     mixed = _finalise(mixed_seed ^ _finalise((position ^ -1).to(tl.uint64)))
     return (mixed >> 11).to(tl.float64) * 1.1102230246251565e-16
 
@@ -201,8 +201,7 @@ def _cut_rows(
 @triton.jit
 def _draw(
     logits, bitmask, inverse_of, min_p_of, seeds, positions, best, peaks, cut_keys, cut_tokens,
-    totals, target, vocab, row_stride, mask_stride, DRAW: tl.constexpr, HAS_MASK: tl.constexpr,
-    BLOCK: tl.constexpr,
+    totals, target, vocab, row_stride, mask_stride, HAS_MASK: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     row = tl.program_id(0)
     inverse = tl.load(inverse_of + row)
@@ -210,7 +209,7 @@ def _draw(
     if inverse > 0:
         peak, min_p = tl.load(peaks + row), tl.load(min_p_of + row)
         cut_key, cut_token = tl.load(cut_keys + row), tl.load(cut_tokens + row)
-        noise = uniform(tl.load(seeds + row), tl.load(positions + row), DRAW)
+        noise = uniform(tl.load(seeds + row), tl.load(positions + row))
         aim = noise * tl.load(totals + row)
         passed = tl.full((), 0.0, tl.float64)
         first = tl.full((), NO_LIMIT, tl.int32)
@@ -272,8 +271,7 @@ def draw_rows(
         _draw[(num_rows,)](
             logits, words, choices.inverse, choices.min_p, choices.seeds, choices.positions,
             cuts.best, cuts.peaks, cuts.keys, cuts.tokens, cuts.totals, target, vocab,
-            logits.stride(0), words.stride(0), DRAW=0, HAS_MASK=bitmask is not None,
-            BLOCK=block_of(vocab),
+            logits.stride(0), words.stride(0), HAS_MASK=bitmask is not None, BLOCK=block_of(vocab),
         )  # fmt: skip
     return target
 
