@@ -60,23 +60,25 @@ def choose_rows(args):
     """
     num_rows, vocab = load_i64(args, NUM_ROWS), load_i64(args, VOCAB)
     num_blocks = (vocab + BLOCK - 1) // BLOCK
-    scaled = np.empty(num_blocks * BLOCK, np.float32)
-    weights = np.empty(num_blocks * BLOCK, np.float32)
-    peaks = np.empty(num_blocks, np.float32)
-    masses = np.empty(num_blocks, np.float32)
+    room = np.empty(2 * BLOCK, np.float32)
+    peaks, masses = np.empty(num_blocks, np.float32), np.empty(num_blocks, np.float32)
     while True:
         row = fetch_add(args, 1)
         if row >= num_rows:
             break
         source, mask = load_i64(load_i64(args, ROWS), row), load_i64(load_i64(args, MASKS), row)
-        peak, block = find_peaks(source, mask, vocab, peaks)
         inverse = load_f32(load_i64(args, INVERSE), row)
-        if inverse > 0:
-            weigh(source, mask, vocab, peak, inverse, scaled.ctypes.data, weights.ctypes.data,
-                  masses)  # fmt: skip
-            token = _choose(args, row, scaled[:vocab], weights[:vocab], peaks, peak, masses)
-        else:
+        top_k, top_p = load_i64(load_i64(args, TOP_K), row), load_f64(load_i64(args, TOP_P), row)
+        min_p, noise = load_f64(load_i64(args, MIN_P), row), load_f64(load_i64(args, NOISE), row)
+        peak, block = find_peaks(source, mask, vocab, peaks)
+        if not inverse > 0:
             token = _first_of(source, mask, vocab, block, peak)
+        elif top_k <= 0 and top_p >= 1.0 and min_p <= 0.0:
+            total = weigh(source, mask, vocab, peak, inverse, room, masses)
+            token = _walk(source, mask, vocab, peak, inverse, room, masses, noise * total)
+        else:
+            token = _draw_cut(source, mask, vocab, peak, inverse, peaks, top_k, top_p, min_p,
+                              noise)  # fmt: skip
         store_i64(load_i64(args, TARGET), row, token)
 
 
@@ -128,40 +130,71 @@ def _first_of(source, mask, vocab, block, value):
 
 
 @njit
-def weigh(source, mask, vocab, peak, inverse, scaled, weights, masses):
-    """Logits over temperature below their maximum, their exponentials, and the sum of each block.
-
-    scaled, weights: fp32 [blocks * BLOCK], addresses
-    """
+def _weigh_block(source, mask, vocab, block, peak, inverse, scaled, weights):
+    """A block's logits over temperature below their maximum, and their exponentials; returns the
+    sum of these. scaled, weights: fp32 [BLOCK], addresses."""
     last = np.zeros(LANES, np.float32)
     top, factor, zero = splat(peak), splat(inverse), splat(types.float32(0.0))
     nothing = splat(types.float32(NOTHING))
-    for block in range(len(masses)):
-        total = zero
-        for at in range(block * BLOCK, min((block + 1) * BLOCK, vocab), LANES):
-            values = vmul(vsub(_load(source, mask, at, vocab, last.ctypes.data), top), factor)
-            weight = keep_above(vexp(values), values, nothing, zero)
-            vstore(scaled, at, values)
-            vstore(weights, at, weight)
-            total = vadd(total, weight)
-        masses[block] = hsum(total)
+    total, start = zero, block * BLOCK
+    for at in range(start, min(start + BLOCK, vocab), LANES):
+        values = vmul(vsub(_load(source, mask, at, vocab, last.ctypes.data), top), factor)
+        weight = keep_above(vexp(values), values, nothing, zero)
+        vstore(scaled, at - start, values)
+        vstore(weights, at - start, weight)
+        total = vadd(total, weight)
+    return hsum(total)
 
 
 @njit
-def _choose(args, row, scaled, weights, peaks, peak, masses):
-    """The token that the row's noise names in its cut distribution.
+def weigh(source, mask, vocab, peak, inverse, room, masses):
+    """The weight of every block; returns that of all. room: fp32 [2 * BLOCK]"""
+    total = 0.0
+    for block in range(len(masses)):
+        at = room.ctypes.data
+        masses[block] = _weigh_block(source, mask, vocab, block, peak, inverse, at, at + 4 * BLOCK)
+        total += masses[block]
+    return total
 
-    scaled: fp32 [vocab], the largest is 0; weights: fp32 [vocab], exp(scaled)
+
+@njit
+def _walk(source, mask, vocab, peak, inverse, room, masses, target):
+    """The first token at which the mass passes the target, else the last that weighs anything."""
+    passed, block, heavy = 0.0, 0, 0
+    while block < len(masses) - 1 and passed + masses[block] <= target:
+        heavy = block if masses[block] > 0 else heavy
+        passed += masses[block]
+        block += 1
+    if masses[block] == 0:
+        block = heavy
+    last = 0
+    for number in range(block, len(masses)):
+        at = room.ctypes.data
+        _weigh_block(source, mask, vocab, number, peak, inverse, at, at + 4 * BLOCK)
+        for lane in range(min(BLOCK, vocab - number * BLOCK)):
+            weight = room[BLOCK + lane]
+            passed += weight
+            if weight > 0:
+                last = number * BLOCK + lane
+                if passed > target:
+                    return last
+    return last
+
+
+@njit
+def _draw_cut(source, mask, vocab, peak, inverse, peaks, top_k, top_p, min_p, noise):
+    """The token that noise names in the cut distribution.
+
     Order everywhere: by scaled descending, then by token id.
     """
-    top_k, top_p = load_i64(load_i64(args, TOP_K), row), load_f64(load_i64(args, TOP_P), row)
-    min_p, noise = load_f64(load_i64(args, MIN_P), row), load_f64(load_i64(args, NOISE), row)
-    total = 0.0
-    for mass in masses:
-        total += mass
-    if top_k <= 0 and top_p >= 1.0 and min_p <= 0.0:
-        return _walk(weights, masses, noise * total)
-    inverse = load_f32(load_i64(args, INVERSE), row)
+    num_blocks, total = len(peaks), 0.0
+    all_scaled = np.empty(num_blocks * BLOCK, np.float32)
+    all_weights = np.empty(num_blocks * BLOCK, np.float32)
+    for block in range(num_blocks):
+        at = 4 * block * BLOCK
+        to, weights_to = all_scaled.ctypes.data + at, all_weights.ctypes.data + at
+        total += _weigh_block(source, mask, vocab, block, peak, inverse, to, weights_to)
+    scaled, weights = all_scaled[:vocab], all_weights[:vocab]
     near = _near_tokens(scaled, peaks, peak, inverse)
     near_scaled, near_weights = scaled[near], weights[near]
     if top_k > 0:
@@ -171,23 +204,6 @@ def _choose(args, row, scaled, weights, peaks, peak, masses):
     if is_enough:
         return near[_draw(near_scaled, near_weights, total, top_k, top_p, min_p, noise)]
     return _draw(scaled, weights, total, top_k, top_p, min_p, noise)
-
-
-@njit
-def _walk(weights, masses, target):
-    """The first token at which the mass passes the target, else the last that weighs anything."""
-    passed, block = 0.0, 0
-    while block < len(masses) - 1 and passed + masses[block] <= target:
-        passed += masses[block]
-        block += 1
-    for token in range(block * BLOCK, len(weights)):
-        passed += weights[token]
-        if passed > target and weights[token] > 0:
-            return token
-    token = len(weights) - 1
-    while token > 0 and not weights[token] > 0:
-        token -= 1
-    return token
 
 
 @njit

@@ -28,7 +28,7 @@ def score_rows(args):
     """
     num_rows, vocab = load_i64(args, NUM_ROWS), load_i64(args, VOCAB)
     num_blocks = (vocab + BLOCK - 1) // BLOCK
-    room = np.empty(2 * num_blocks * BLOCK, np.float32)
+    room = np.empty(2 * BLOCK, np.float32)
     peaks, masses = np.empty(num_blocks, np.float32), np.empty(num_blocks, np.float32)
     while True:
         row = fetch_add(args, 1)
@@ -36,9 +36,8 @@ def score_rows(args):
             break
         source, ends = load_i64(load_i64(args, ROWS), row), load_i64(args, ENDS)
         peak, _ = find_peaks(source, 0, vocab, peaks)
-        weights = room.ctypes.data + 4 * num_blocks * BLOCK
-        weigh(source, 0, vocab, peak, types.float32(1.0), room.ctypes.data, weights, masses)
-        log_total = peak + math.log(_sum(masses))
+        total = weigh(source, 0, vocab, peak, types.float32(1.0), room, masses)
+        log_total = peak + math.log(total)
         chosen = load_f32(source, load_i64(load_i64(args, CHOSEN), row))
         store_f64(load_i64(args, LOGPROBS), row, chosen - log_total)
         first = load_i64(ends, row - 1) if row > 0 else 0
@@ -46,14 +45,6 @@ def score_rows(args):
         for place in range(len(ids)):
             store_i64(load_i64(args, TOP_IDS), first + place, ids[place])
             store_f64(load_i64(args, TOP_LOGPROBS), first + place, values[place] - log_total)
-
-
-@njit
-def _sum(masses):
-    total = 0.0
-    for mass in masses:
-        total += mass
-    return total
 
 
 @njit
