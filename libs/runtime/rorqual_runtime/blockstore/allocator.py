@@ -30,7 +30,7 @@ from rorqual_runtime.blockstore.survey import (
 _MIN_FREE_SHARE = 0.25
 _EVICTED_SHARE = 4
 """Of a segment's blocks this part goes at once, so that making room is seldom due."""
-_LINE_SHARE = 4
+_LINE_SHARE = 2
 """After this part of the segments they are ranked anew."""
 _MAX_DROPPED = 64
 _CREATIONS = 3
@@ -323,8 +323,9 @@ class SlotAllocator:
             if owned.segment.scrap(slot):
                 owned.free.append((slot, 0))
         elif entry.used_s <= now_unix_s or not self._is_held(candidate_of(slot, entry)):
-            reason: ForgetReason = "expired" if entry.is_due(now_unix_s) else "evicted"
-            self.withdraw(Found(owned.segment, slot, entry), reason)
+            self._segments.remove(Found(owned.segment, slot, entry))
+            owned.free.append((slot, entry.generation))
+            self._on_gone(entry, "expired" if entry.is_due(now_unix_s) else "evicted")
 
     def _has_held(self, segment: Segment) -> bool:
         blocks = sample_of(segment, segment.shape.num_slots, self._dice).blocks

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import struct
+from collections import deque
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -20,8 +21,9 @@ from rorqual_runtime.blockstore.uring import READV, WRITEV, Uring
 
 _MAX_ENTRIES, _MIN_ENTRIES = 64, 4
 _MAX_STAGING_BYTES = 8 << 20
-_GROUP = 16
-"""Started, and waited for, at once."""
+_GROUP = 8
+"""Started at once, before as many of those that are done are looked at: so what is looked at does
+not keep the device waiting."""
 _IOVECS = struct.Struct("<QQQQ")
 
 
@@ -42,16 +44,20 @@ class RingIo:
     def each(self, moves: Iterator[Move], *, is_read: bool) -> Moves:
         """As `SlotIo.read_each` and `SlotIo.write_each`."""
         under_way: dict[int, _Flight] = {}
+        done: deque[Move] = deque()
         try:
             while True:
                 num_begun = 0
                 for move in itertools.islice(moves, min(_GROUP, len(self._free))):
                     self._begin(move, is_read, under_way)
                     num_begun += 1
-                if not under_way:
+                if not (under_way or done):
                     return
-                num_wanted = 0 if num_begun == _GROUP else -(-len(under_way) // 4)
-                yield from self._finished(under_way, num_wanted, is_read)
+                may_go_on = done or num_begun == _GROUP
+                num_wanted = 0 if may_go_on else -(-len(under_way) // 4)
+                done += self._finished(under_way, num_wanted, is_read)
+                for _ in range(min(_GROUP, len(done))):
+                    yield done.popleft()
         finally:
             while under_way:
                 self._finished(under_way, len(under_way), is_read)

@@ -107,12 +107,16 @@ class SegmentSet:
 
     def withdraw(self, found: Found) -> bool:
         """Make a record invisible and its slot free. False: it was another one by now."""
-        segment, slot, entry = found
-        if not segment.holds(slot, entry.generation):
+        if not found.segment.holds(found.slot, found.entry.generation):
             return False
+        self.remove(found)
+        return True
+
+    def remove(self, found: Found) -> None:
+        """`withdraw` for the segment's owner, who has just looked: nobody else uses slots anew."""
+        segment, slot, entry = found
         segment.free(slot, entry.generation)
         self._map.remove(entry.name, Place(segment.number, slot))
-        return True
 
     def segment(self, number: int) -> Segment | None:
         """The open segment of this number; None when there is no such one."""
