@@ -53,6 +53,16 @@ def flip_bit(path: Path, offset: int) -> None:
         file.write(bytes([byte[0] ^ 1]))
 
 
+def swap_records(directory: Path, one: bytes, other: bytes, slot_bytes: int) -> None:
+    """The slots of two keys change places."""
+    places = [find_record(directory, key) for key in (one, other)]
+    raws = [path.read_bytes()[at : at + slot_bytes] for path, at in places]
+    for (path, at), raw in zip(places, reversed(raws), strict=True):
+        with path.open("r+b") as file:
+            file.seek(at)
+            file.write(raw)
+
+
 def record_offset(path: Path, key: bytes) -> int:
     """Where in this data file the record of the key begins. Raises: ValueError."""
     at = path.read_bytes().index(key)

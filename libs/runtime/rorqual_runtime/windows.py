@@ -19,10 +19,12 @@ from rorqual_proto.v1 import kvmeta_pb2
 from rorqual_runtime import subjects
 from rorqual_runtime.bus import MessageContext
 from rorqual_runtime.clock import Clock
-from rorqual_runtime.errors import Corrupt, NoCapacity, NotFound, ServingError
+from rorqual_runtime.errors import Corrupt, DeadlineExceeded, NoCapacity, NotFound, ServingError
 from rorqual_runtime.service import ServiceContext
 
 _FETCH_S = 1.0
+_SILENT_S = 0.9
+"""A holder that says nothing for so long is taken for dead."""
 _ABSENT_S = 0.05
 _LEASE_S = 5.0
 _MAX_KNOWN = 4096
@@ -191,11 +193,12 @@ class WindowExchange:
         place = self._known.get(key)
         if place is None:
             return None
+        began_s = self._ctx.clock.monotonic_s()
         try:
             window = await self._fetch_from(place.holder_id, key)
         except ServingError as error:
             self._known.pop(key, None)
-            if not isinstance(error, NoCapacity):  # else it is kept, but can't be given just now
+            if _has_gone(error, self._ctx.clock.monotonic_s() - began_s):
                 self._ctx.track(self._tell(key, place.holder_id, 0.0, place.is_replayed))
             return None
         if window.is_replayed and self._known.get(key) is place:
@@ -251,3 +254,11 @@ class WindowExchange:
         ticket = await self._ctx.tensors.publish(window.snapshot, lease_s=_LEASE_S)
         self._ctx.track(self._announce(request.key))
         return kvmeta_pb2.WindowReply(window=ticket, replayed=window.is_replayed)
+
+
+def _has_gone(error: ServingError, waited_s: float) -> bool:
+    """Not so one that is kept, but can't be given just now, or was asked for when the prompt's own
+    time was nearly over."""
+    if isinstance(error, DeadlineExceeded):
+        return waited_s >= _SILENT_S
+    return not isinstance(error, NoCapacity)

@@ -24,7 +24,7 @@ FINISH_REASON_CANCELLED: FinishReason
 FINISH_REASON_ERROR: FinishReason
 
 class HandoverRequest(_message.Message):
-    __slots__ = ("generation", "num_stored_blocks", "num_cached_tokens", "kv_pages", "first_logits", "compiled_grammar", "model_fingerprint", "submitted_unix_s", "last_block_key", "window", "replayed")
+    __slots__ = ("generation", "num_stored_blocks", "num_cached_tokens", "kv_pages", "first_logits", "compiled_grammar", "model_fingerprint", "submitted_unix_s", "last_block_key", "window", "replayed", "cache_miss_reason")
     GENERATION_FIELD_NUMBER: _ClassVar[int]
     NUM_STORED_BLOCKS_FIELD_NUMBER: _ClassVar[int]
     NUM_CACHED_TOKENS_FIELD_NUMBER: _ClassVar[int]
@@ -36,6 +36,7 @@ class HandoverRequest(_message.Message):
     LAST_BLOCK_KEY_FIELD_NUMBER: _ClassVar[int]
     WINDOW_FIELD_NUMBER: _ClassVar[int]
     REPLAYED_FIELD_NUMBER: _ClassVar[int]
+    CACHE_MISS_REASON_FIELD_NUMBER: _ClassVar[int]
     generation: _generation_pb2.Generation
     num_stored_blocks: int
     num_cached_tokens: int
@@ -47,7 +48,8 @@ class HandoverRequest(_message.Message):
     last_block_key: bytes
     window: _tensor_pb2.TensorTicket
     replayed: bool
-    def __init__(self, generation: _Optional[_Union[_generation_pb2.Generation, _Mapping]] = ..., num_stored_blocks: _Optional[int] = ..., num_cached_tokens: _Optional[int] = ..., kv_pages: _Optional[_Union[_tensor_pb2.TensorTicket, _Mapping]] = ..., first_logits: _Optional[_Union[_tensor_pb2.TensorTicket, _Mapping]] = ..., compiled_grammar: _Optional[_Union[_tensor_pb2.TensorTicket, _Mapping]] = ..., model_fingerprint: _Optional[str] = ..., submitted_unix_s: _Optional[float] = ..., last_block_key: _Optional[bytes] = ..., window: _Optional[_Union[_tensor_pb2.TensorTicket, _Mapping]] = ..., replayed: _Optional[bool] = ...) -> None: ...
+    cache_miss_reason: str
+    def __init__(self, generation: _Optional[_Union[_generation_pb2.Generation, _Mapping]] = ..., num_stored_blocks: _Optional[int] = ..., num_cached_tokens: _Optional[int] = ..., kv_pages: _Optional[_Union[_tensor_pb2.TensorTicket, _Mapping]] = ..., first_logits: _Optional[_Union[_tensor_pb2.TensorTicket, _Mapping]] = ..., compiled_grammar: _Optional[_Union[_tensor_pb2.TensorTicket, _Mapping]] = ..., model_fingerprint: _Optional[str] = ..., submitted_unix_s: _Optional[float] = ..., last_block_key: _Optional[bytes] = ..., window: _Optional[_Union[_tensor_pb2.TensorTicket, _Mapping]] = ..., replayed: _Optional[bool] = ..., cache_miss_reason: _Optional[str] = ...) -> None: ...
 
 class HandoverReply(_message.Message):
     __slots__ = ("accepted", "error")
@@ -74,7 +76,7 @@ class TokenBatch(_message.Message):
     def __init__(self, decode_id: _Optional[str] = ..., incarnation: _Optional[int] = ..., deltas: _Optional[_Iterable[_Union[TokenDelta, _Mapping]]] = ...) -> None: ...
 
 class TokenDelta(_message.Message):
-    __slots__ = ("request_id", "choice_index", "seq", "token_ids", "logprobs", "finish_reason", "num_prompt_tokens", "num_cached_tokens", "error")
+    __slots__ = ("request_id", "choice_index", "seq", "token_ids", "logprobs", "finish_reason", "num_prompt_tokens", "num_cached_tokens", "error", "cache_miss_reason")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     CHOICE_INDEX_FIELD_NUMBER: _ClassVar[int]
     SEQ_FIELD_NUMBER: _ClassVar[int]
@@ -84,6 +86,7 @@ class TokenDelta(_message.Message):
     NUM_PROMPT_TOKENS_FIELD_NUMBER: _ClassVar[int]
     NUM_CACHED_TOKENS_FIELD_NUMBER: _ClassVar[int]
     ERROR_FIELD_NUMBER: _ClassVar[int]
+    CACHE_MISS_REASON_FIELD_NUMBER: _ClassVar[int]
     request_id: str
     choice_index: int
     seq: int
@@ -93,7 +96,8 @@ class TokenDelta(_message.Message):
     num_prompt_tokens: int
     num_cached_tokens: int
     error: _error_pb2.ErrorInfo
-    def __init__(self, request_id: _Optional[str] = ..., choice_index: _Optional[int] = ..., seq: _Optional[int] = ..., token_ids: _Optional[_Iterable[int]] = ..., logprobs: _Optional[_Iterable[_Union[TokenLogprobs, _Mapping]]] = ..., finish_reason: _Optional[_Union[FinishReason, str]] = ..., num_prompt_tokens: _Optional[int] = ..., num_cached_tokens: _Optional[int] = ..., error: _Optional[_Union[_error_pb2.ErrorInfo, _Mapping]] = ...) -> None: ...
+    cache_miss_reason: str
+    def __init__(self, request_id: _Optional[str] = ..., choice_index: _Optional[int] = ..., seq: _Optional[int] = ..., token_ids: _Optional[_Iterable[int]] = ..., logprobs: _Optional[_Iterable[_Union[TokenLogprobs, _Mapping]]] = ..., finish_reason: _Optional[_Union[FinishReason, str]] = ..., num_prompt_tokens: _Optional[int] = ..., num_cached_tokens: _Optional[int] = ..., error: _Optional[_Union[_error_pb2.ErrorInfo, _Mapping]] = ..., cache_miss_reason: _Optional[str] = ...) -> None: ...
 
 class TokenLogprobs(_message.Message):
     __slots__ = ("token_id", "logprob", "top_ids", "top_logprobs")

@@ -57,16 +57,18 @@ class LoadReport(_message.Message):
     def __init__(self, service: _Optional[str] = ..., instance_id: _Optional[str] = ..., incarnation: _Optional[int] = ..., seq: _Optional[int] = ..., sent_unix_s: _Optional[float] = ..., draining: _Optional[bool] = ..., num_active_requests: _Optional[int] = ..., num_held_leases: _Optional[int] = ..., num_used_pages: _Optional[int] = ..., num_total_pages: _Optional[int] = ..., num_used_windows: _Optional[int] = ..., num_total_windows: _Optional[int] = ..., prefill: _Optional[_Union[PrefillLoad, _Mapping]] = ..., decode: _Optional[_Union[DecodeLoad, _Mapping]] = ..., router: _Optional[_Union[RouterLoad, _Mapping]] = ..., recipe: _Optional[_Union[RecipeLoad, _Mapping]] = ..., vision: _Optional[_Union[VisionLoad, _Mapping]] = ..., kvmeta: _Optional[_Union[KvmetaLoad, _Mapping]] = ..., hit_path: _Optional[_Union[HitPathLoad, _Mapping]] = ..., relay: _Optional[_Union[RelayLoad, _Mapping]] = ..., model_fingerprint: _Optional[str] = ..., max_context_tokens: _Optional[int] = ..., experts: _Optional[_Union[ExpertLoad, _Mapping]] = ...) -> None: ...
 
 class RelayLoad(_message.Message):
-    __slots__ = ("host_id", "queued_bytes", "bytes_per_s", "relayed_blocks_total")
+    __slots__ = ("host_id", "queued_bytes", "bytes_per_s", "relayed_blocks_total", "store_id")
     HOST_ID_FIELD_NUMBER: _ClassVar[int]
     QUEUED_BYTES_FIELD_NUMBER: _ClassVar[int]
     BYTES_PER_S_FIELD_NUMBER: _ClassVar[int]
     RELAYED_BLOCKS_TOTAL_FIELD_NUMBER: _ClassVar[int]
+    STORE_ID_FIELD_NUMBER: _ClassVar[int]
     host_id: str
     queued_bytes: int
     bytes_per_s: float
     relayed_blocks_total: int
-    def __init__(self, host_id: _Optional[str] = ..., queued_bytes: _Optional[int] = ..., bytes_per_s: _Optional[float] = ..., relayed_blocks_total: _Optional[int] = ...) -> None: ...
+    store_id: str
+    def __init__(self, host_id: _Optional[str] = ..., queued_bytes: _Optional[int] = ..., bytes_per_s: _Optional[float] = ..., relayed_blocks_total: _Optional[int] = ..., store_id: _Optional[str] = ...) -> None: ...
 
 class ExpertLoad(_message.Message):
     __slots__ = ("rows_total", "hottest", "imbalance", "moved_slots_total")

@@ -11,7 +11,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class PrefillJob(_message.Message):
-    __slots__ = ("generation", "num_matched_blocks", "kv_lease_id", "compiled_grammar", "submitted_unix_s", "image_embeddings", "num_exact_blocks", "exact_only", "windows", "num_missed_tokens")
+    __slots__ = ("generation", "num_matched_blocks", "kv_lease_id", "compiled_grammar", "submitted_unix_s", "image_embeddings", "num_exact_blocks", "exact_only", "windows", "num_missed_tokens", "miss_reason")
     GENERATION_FIELD_NUMBER: _ClassVar[int]
     NUM_MATCHED_BLOCKS_FIELD_NUMBER: _ClassVar[int]
     KV_LEASE_ID_FIELD_NUMBER: _ClassVar[int]
@@ -22,6 +22,7 @@ class PrefillJob(_message.Message):
     EXACT_ONLY_FIELD_NUMBER: _ClassVar[int]
     WINDOWS_FIELD_NUMBER: _ClassVar[int]
     NUM_MISSED_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    MISS_REASON_FIELD_NUMBER: _ClassVar[int]
     generation: _generation_pb2.Generation
     num_matched_blocks: int
     kv_lease_id: str
@@ -32,7 +33,8 @@ class PrefillJob(_message.Message):
     exact_only: bool
     windows: _containers.RepeatedCompositeFieldContainer[_kvmeta_pb2.WindowPlace]
     num_missed_tokens: int
-    def __init__(self, generation: _Optional[_Union[_generation_pb2.Generation, _Mapping]] = ..., num_matched_blocks: _Optional[int] = ..., kv_lease_id: _Optional[str] = ..., compiled_grammar: _Optional[_Union[_tensor_pb2.TensorTicket, _Mapping]] = ..., submitted_unix_s: _Optional[float] = ..., image_embeddings: _Optional[_Iterable[_Union[_tensor_pb2.TensorTicket, _Mapping]]] = ..., num_exact_blocks: _Optional[int] = ..., exact_only: _Optional[bool] = ..., windows: _Optional[_Iterable[_Union[_kvmeta_pb2.WindowPlace, _Mapping]]] = ..., num_missed_tokens: _Optional[int] = ...) -> None: ...
+    miss_reason: str
+    def __init__(self, generation: _Optional[_Union[_generation_pb2.Generation, _Mapping]] = ..., num_matched_blocks: _Optional[int] = ..., kv_lease_id: _Optional[str] = ..., compiled_grammar: _Optional[_Union[_tensor_pb2.TensorTicket, _Mapping]] = ..., submitted_unix_s: _Optional[float] = ..., image_embeddings: _Optional[_Iterable[_Union[_tensor_pb2.TensorTicket, _Mapping]]] = ..., num_exact_blocks: _Optional[int] = ..., exact_only: _Optional[bool] = ..., windows: _Optional[_Iterable[_Union[_kvmeta_pb2.WindowPlace, _Mapping]]] = ..., num_missed_tokens: _Optional[int] = ..., miss_reason: _Optional[str] = ...) -> None: ...
 
 class PrefillRoom(_message.Message):
     __slots__ = ("instance_id", "incarnation", "seq", "buckets", "open", "pending_s", "longest_s", "cost", "running_s")

@@ -219,6 +219,7 @@ class Admitter:
             offer.spec.provenance,
             offer.spec.tenant,
             position,
+            offer.spec.cache_ttl_s,
             content,
         )
 

@@ -36,6 +36,8 @@ class BlockTraits:
     tenant: str = ""
     position: int = 0
     """Blocks before it in its sequence."""
+    ttl_s: int = 0
+    """How long it is kept; 0 = as its traffic class says."""
     content_key: bytes = b""
     """Of a prompt's first block: its key in no namespace."""
 
@@ -64,8 +66,9 @@ class BlockWriter:
 
     At most max_queued blocks wait; more are dropped and counted, which costs a later recompute.
     Blocks behind a replay are left out, and counted, as stored_replays says.
-    read_page gives a page's bytes, lifetime_s the time for which a traffic class's blocks are kept,
-    mark what the store is told of a block; on_stored is called in the writer's thread.
+    read_page gives a page's bytes, lifetime_s the time for which a traffic class's blocks are kept
+    unless they have one of their own, mark what the store is told of a block; on_stored is called
+    in the writer's thread.
     """
 
     def __init__(
@@ -172,7 +175,7 @@ class BlockWriter:
 
     def _write(self, work: BlockWork) -> None:
         data = self._read_page(work.page)
-        ttl_s = self._lifetime_s(work.traits.traffic_class)
+        ttl_s = work.traits.ttl_s or self._lifetime_s(work.traits.traffic_class)
         mark = self._mark(work.traits)
         if not self._store.put(self._fingerprint, work.key, data, ttl_s=ttl_s, mark=mark):
             self.num_failed += 1

@@ -105,6 +105,8 @@ def _spec_from_wire(wire: decode_pb2.HandoverRequest) -> GenerationSpec:
         submitted_unix_s=wire.submitted_unix_s,
         tenant=generation.tenant,
         provenance=Provenance.REPLAYED if wire.replayed else Provenance.EXACT,
+        cache_miss_reason=wire.cache_miss_reason,
+        cache_ttl_s=generation.cache_ttl_s,
         has_siblings=generation.num_choices > 1,
     )
 
@@ -167,6 +169,7 @@ def delta_to_wire(piece: Slice) -> decode_pb2.TokenDelta:
     if piece.start == 0 or piece.with_finish:
         delta.num_prompt_tokens = stream.spec.num_prompt_tokens
         delta.num_cached_tokens = stream.spec.num_cached_tokens
+        delta.cache_miss_reason = stream.spec.cache_miss_reason
     if piece.with_finish and stream.finish is not None:
         delta.finish_reason = cast(Any, int(stream.finish))
         if stream.error is not None:
@@ -227,6 +230,7 @@ def fill_relay(report: load_pb2.LoadReport, facts: RelayFacts) -> None:
     report.relay.queued_bytes = facts.queued_bytes
     report.relay.bytes_per_s = facts.bytes_per_s
     report.relay.relayed_blocks_total = facts.num_blocks
+    report.relay.store_id = facts.store_id
 
 
 def registration_to_wire(
@@ -245,6 +249,7 @@ def registration_to_wire(
                 tenant=block.traits.tenant,
                 position=block.traits.position,
                 content_key=block.traits.content_key,
+                lifetime_s=block.traits.ttl_s,
             )
             for block in blocks
         ],

@@ -212,6 +212,7 @@ class DecodeEngine:
             provenance=spec.provenance,
             tenant=spec.tenant,
             position=block.num_tokens // BLOCK_TOKENS - 1,
+            ttl_s=spec.cache_ttl_s,
         )
         self._writer.offer(spec.key, block.key, block.page, sequence.hold, traits)
 

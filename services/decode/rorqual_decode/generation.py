@@ -64,6 +64,10 @@ class GenerationSpec:
     """Whose stored blocks its prompt and answer become."""
     provenance: Provenance = Provenance.EXACT
     """Of the KV that was computed for it, and of all that follows."""
+    cache_miss_reason: str = ""
+    """Why no more of the prompt was cached; empty where nothing was missed."""
+    cache_ttl_s: int = 0
+    """How long its blocks are kept; 0 = as its traffic class says."""
     has_siblings: bool = False
     """Its request has more choices: they end at different times and are read again together."""
 

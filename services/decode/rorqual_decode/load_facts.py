@@ -47,3 +47,5 @@ class RelayFacts:
     """As measured lately; 0 = not."""
     num_blocks: int
     """Read for others since start."""
+    store_id: str
+    """Of the store that is read."""

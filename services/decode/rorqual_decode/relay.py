@@ -50,7 +50,7 @@ class BlockRelay:
         """As things are."""
         rate = bytes_per_s(self._rate, time.monotonic())
         host_id = self._ctx.settings.host_id or ""
-        return RelayFacts(host_id, self._queued_bytes, rate, self._num_blocks)
+        return RelayFacts(host_id, self._queued_bytes, rate, self._num_blocks, self._store.identity)
 
     async def on_read(self, request: Any, _context: MessageContext) -> Any:
         """Raises: InvalidRequest, NoCapacity."""

@@ -323,9 +323,10 @@ async def _on_hold(store: BlockStoreBackend, message: Any, _context: MessageCont
 
 def _mark(traits: BlockTraits) -> BlockMark:
     is_exact = traits.provenance is Provenance.EXACT
+    by_class = Lifetime.CHAT if convert.is_chat(traits.traffic_class) else Lifetime.AGENT
     return BlockMark(
         blockstore.Provenance.EXACT if is_exact else blockstore.Provenance.REPLAYED,
-        Lifetime.CHAT if convert.is_chat(traits.traffic_class) else Lifetime.AGENT,
+        Lifetime.OWN if traits.ttl_s else by_class,
         depth=traits.position,
     )
 

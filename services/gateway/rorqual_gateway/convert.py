@@ -200,6 +200,7 @@ def _usage_from_wire(usage: Usage) -> TokenUsage:
         usage.cached_tokens,
         usage.completion_tokens,
         usage.reasoning_tokens,
+        usage.cache_miss_reason,
     )
 
 

@@ -112,4 +112,6 @@ class Observation:
             "gen_ai.usage.cache_read.input_tokens": usage.cached_tokens,
             "gen_ai.usage.reasoning.output_tokens": usage.reasoning_tokens,
         }
+        if usage.cache_miss_reason:
+            counts["rorqual.cache_miss_reason"] = usage.cache_miss_reason
         self._span.set_attributes(counts)

@@ -21,6 +21,8 @@ class TokenUsage:
     cached_tokens: int
     completion_tokens: int
     reasoning_tokens: int = 0
+    cache_miss_reason: str = ""
+    """Why no more of the prompt was cached; empty where nothing was missed."""
 
 
 @dataclass(slots=True)

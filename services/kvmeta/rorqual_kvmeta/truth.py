@@ -41,19 +41,26 @@ end
 _PUT = (
     _LIB
     + """
+local function joined(old, new)
+  local life = ends(new) > ends(old) and new or old
+  local both = old:sub(21, 24) == new:sub(21, 24) and bit.band or bit.bor
+  local flags = string.char(both(old:byte(13), new:byte(13)))
+  return life:sub(1, 8) .. new:sub(9, 12) .. flags .. new:sub(14)
+end
 local only_live, keep_s = ARGV[1] == '1', tonumber(ARGV[2])
 for i = 3, #ARGV, 2 do
   local old = redis.call('HGET', KEYS[1], ARGV[i])
   local lives = old and is_live(old)
-  local is_longer = not lives or ends(ARGV[i + 1]) > ends(old)
-  if is_longer and (lives or not only_live) then
-    redis.call('HSET', KEYS[1], ARGV[i], ARGV[i + 1])
+  local new = lives and joined(old, ARGV[i + 1]) or ARGV[i + 1]
+  if new ~= old and (lives or not only_live) then
+    redis.call('HSET', KEYS[1], ARGV[i], new)
   end
 end
 if redis.call('TTL', KEYS[1]) < keep_s then redis.call('EXPIRE', KEYS[1], keep_s) end
 """
 )
-"""only_live, seconds the hash is kept, then fields and values. A longer life is never shortened."""
+"""only_live, seconds the hash is kept, then fields and values. What is live already is joined with
+them as `BlockIndex.merged` does: a longer life is never shortened."""
 
 _FORGET = (
     _LIB

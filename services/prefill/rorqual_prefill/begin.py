@@ -80,6 +80,8 @@ class Begin:
     window: PromptWindow | None
     provenance: Provenance
     """Of what is computed from here on."""
+    miss_reason: str
+    """Why no more was loaded; empty where nothing was missed."""
 
 
 class PrefixStage:
@@ -132,13 +134,14 @@ class PrefixStage:
             num_blocks = await self._swap_all_in(work)
             resume, window = await self._settle(work, num_blocks)
             self._count(resume, time.perf_counter() - began_s)
+            miss_reason = _miss_reason(work.job, work.fetch, num_blocks)
             span.set_attributes(
                 {
                     "rorqual.kv.matched_blocks": work.job.num_matched_blocks,
                     "rorqual.kv.loaded_blocks": num_blocks,
                     "rorqual.kv.replayed_tokens": resume.num_stored - resume.first_row,
                     "rorqual.kv.has_window": resume.has_window,
-                    "rorqual.kv.miss_reason": _miss_reason(work.job, work.fetch),
+                    "rorqual.kv.miss_reason": miss_reason,
                 }
             )
         await work.active.release_lease()
@@ -151,6 +154,7 @@ class PrefixStage:
             resume.first_row,
             self._window(work, resume),
             self._provenance(work, resume, window),
+            miss_reason,
         )
 
     def _count(self, resume: Resume, took_s: float) -> None:
@@ -231,11 +235,14 @@ class PrefixStage:
         )
 
 
-def _miss_reason(job: Job, fetch: Fetch) -> str:
-    """Why less was loaded than kvmeta promised; empty where it was not."""
+def _miss_reason(job: Job, fetch: Fetch, num_loaded: int) -> str:
+    """Why no more was loaded: less came than kvmeta promised, or it promised no more; empty where
+    nothing was missed."""
     if fetch.corrupt:
         return "corrupt"
     if fetch.missing:
         return "evicted"
+    if num_loaded < fetch.promise.num_blocks:
+        return "not_fetched"
     is_cut = job.exact_only and job.num_exact_blocks < job.num_matched_blocks
-    return "replay_boundary" if is_cut else ""
+    return "replay_boundary" if is_cut else job.miss_reason

@@ -62,6 +62,7 @@ def job_from_wire(wire: prefill_pb2.PrefillJob) -> Job:
         deadline_unix_s=generation.deadline_unix_s,
         num_matched_blocks=wire.num_matched_blocks,
         num_exact_blocks=wire.num_exact_blocks,
+        miss_reason=wire.miss_reason,
         exact_only=wire.exact_only,
         kv_lease_id=wire.kv_lease_id,
         submitted_unix_s=wire.submitted_unix_s,
@@ -185,6 +186,8 @@ class HandoverParts:
     """Of the last full prompt block; empty where there is none."""
     num_stored_blocks: int
     num_cached_tokens: int
+    miss_reason: str
+    """Why no more was cached; empty where nothing was missed."""
     prompt: Any
     kv_pages: Any
     first_logits: Any
@@ -202,6 +205,7 @@ def handover_to_wire(job: Job, parts: HandoverParts) -> decode_pb2.HandoverReque
         last_block_key=parts.last_block_key,
         num_stored_blocks=parts.num_stored_blocks,
         num_cached_tokens=parts.num_cached_tokens,
+        cache_miss_reason=parts.miss_reason,
         kv_pages=parts.kv_pages,
         first_logits=parts.first_logits,
         window=parts.window,
@@ -217,7 +221,7 @@ def handover_to_wire(job: Job, parts: HandoverParts) -> decode_pb2.HandoverReque
 
 
 def first_token_to_wire(
-    job: Job, token_id: int, *, num_cached_tokens: int
+    job: Job, token_id: int, *, num_cached_tokens: int, miss_reason: str
 ) -> decode_pb2.TokenBatch:
     """The first token, which decode will send again with the others.
 
@@ -229,6 +233,7 @@ def first_token_to_wire(
         token_ids=[token_id],
         num_prompt_tokens=job.num_prompt_tokens,
         num_cached_tokens=num_cached_tokens,
+        cache_miss_reason=miss_reason,
     )
     return decode_pb2.TokenBatch(deltas=[delta])
 
@@ -302,6 +307,8 @@ class RelayFacts:
     queued_bytes: int
     bytes_per_s: float
     """0 = not measured lately."""
+    store_id: str
+    """Of the store that it reads."""
 
 
 def relay_from_wire(report: load_pb2.LoadReport, fingerprint: str) -> RelayFacts | None:
@@ -309,7 +316,7 @@ def relay_from_wire(report: load_pb2.LoadReport, fingerprint: str) -> RelayFacts
     relay = report.relay
     if report.model_fingerprint != fingerprint or report.draining or not relay.host_id:
         return None
-    return RelayFacts(relay.host_id, relay.queued_bytes, relay.bytes_per_s)
+    return RelayFacts(relay.host_id, relay.queued_bytes, relay.bytes_per_s, relay.store_id)
 
 
 def block_read_to_wire(fingerprint: str, keys: Iterable[bytes]) -> decode_pb2.BlockReadRequest:

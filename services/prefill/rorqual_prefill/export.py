@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import ExitStack, asynccontextmanager
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from rorqual_runtime.errors import ContextTooLong, NoCapacity, QueueTimeout
@@ -16,6 +16,8 @@ LEASE_S = 30.0
 _FIRST_PAUSE_S = 0.01
 _INLINE_BYTES = 4 << 20
 _MAX_PAUSE_S = 0.2
+
+T = TypeVar("T")
 
 
 class KvExport:
@@ -123,12 +125,20 @@ async def open_export(
 
 
 async def _allocate(tensors: TensorPlane, shape: tuple[int, int], timeout_s: float) -> WritableSlot:
+    return await once_there_is_room(lambda: _allocate_now(tensors, shape), timeout_s)
+
+
+async def once_there_is_room(put: Callable[[], Awaitable[T]], timeout_s: float) -> T:
+    """What `put` gives, as soon as the arena has the memory for it.
+
+    Raises: QueueTimeout; what `put` raises except NoCapacity.
+    """
     pause_s = _FIRST_PAUSE_S
     try:
         async with asyncio.timeout(timeout_s):
             while True:
                 try:
-                    return await _allocate_now(tensors, shape)
+                    return await put()
                 except NoCapacity:
                     await asyncio.sleep(pause_s)
                     pause_s = min(2 * pause_s, _MAX_PAUSE_S)

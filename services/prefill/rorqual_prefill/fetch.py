@@ -103,7 +103,7 @@ class Fetch:
     num_done: int = 0
     """Blocks that were handed out."""
     missing: list[bytes] = field(default_factory=list)
-    """Blocks kvmeta promised that are not there."""
+    """Blocks that kvmeta promised or the store had, and that are not there."""
     corrupt: list[bytes] = field(default_factory=list)
     """Blocks that were there and failed verification."""
     groups: asyncio.Queue[Group | None] = field(
@@ -132,10 +132,13 @@ class BlockFetcher:
         others: OtherReaders,
         counts: HitCounts,
         *,
+        was_damaged: Callable[[bytes], bool],
         fingerprint: str,
         clock: Clock,
         tracer: Tracer,
     ) -> None:
+        """was_damaged: whether a block that could not be read was there and failed verification."""
+        self._was_damaged = was_damaged
         self._store, self._host, self._engine, self._counts = store, host, engine, counts
         self._fingerprint, self._clock, self._tracer = fingerprint, clock, tracer
         self._others = others
@@ -248,11 +251,13 @@ class BlockFetcher:
             if blocks:
                 await self._hand_out(fetch, Group(first, blocks))
             if failed:
-                fetch.corrupt = await self._gone(failed)
+                gone = await self._gone(failed)
+                fetch.corrupt = [key for key in gone if self._was_damaged(key)]
+                fetch.missing += [key for key in gone if key not in fetch.corrupt]
                 return
 
     async def _gone(self, keys: Sequence[bytes]) -> list[bytes]:
-        """Those that the store has no more: it removes what it finds damaged."""
+        """Those that the store has no more: damaged and removed, or evicted since it was asked."""
 
         def look_up() -> list[bytes]:
             return [key for key in keys if not self._store.has(self._fingerprint, key)]

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from contextlib import AsyncExitStack
 
 from rorqual_engine.models.base import CausalModel
 from rorqual_policy.eviction import ValueEviction
 from rorqual_policy.prefill_order import SHORT_FIRST, prefill_key_s
-from rorqual_runtime.blockstore import ForgetNotices, open_block_store
+from rorqual_runtime.blockstore import (
+    DamagedBlocks,
+    ForgetNotices,
+    ForgottenBlock,
+    open_block_store,
+)
 from rorqual_runtime.clock import Clock
 from rorqual_runtime.service import ServiceContext
 
@@ -31,14 +37,20 @@ async def open_fetcher(
 ) -> BlockFetcher:
     """The store with whoever reads it; closed by the stack."""
     notices = ForgetNotices(ctx.bus, ("evicted", "expired"))  # the fetcher's user tells of the rest
+    damaged = DamagedBlocks()
     ctx.track(notices.run())
+
+    def note(blocks: Sequence[ForgottenBlock]) -> None:
+        notices.add(blocks)
+        damaged.add(blocks)
+
     store = await stack.enter_async_context(
         open_block_store(
             settings.store_place(ctx.settings.home),
             settings.store_capacity_bytes,
             ctx.clock,
             eviction=ValueEviction(),
-            on_forgotten=notices.add,
+            on_forgotten=note,
             io_mode=settings.store_io,
         )
     )
@@ -48,7 +60,7 @@ async def open_fetcher(
         block_bytes,
         is_page_locked=model.device.type == "cuda",
     )
-    relays = Relays(ctx, model.fingerprint, block_bytes)
+    relays = Relays(ctx, model.fingerprint, block_bytes, lambda: store.identity)
     await relays.listen()
     fetcher = BlockFetcher(
         store,
@@ -56,6 +68,7 @@ async def open_fetcher(
         EngineView(lambda: engine.cost, engine.wait_s),
         relays,
         counts,
+        was_damaged=damaged.take,
         fingerprint=model.fingerprint,
         clock=ctx.clock,
         tracer=ctx.tracer,

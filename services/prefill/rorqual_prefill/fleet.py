@@ -43,9 +43,13 @@ class BusDecodeFleet:
             raise Unavailable("the router named no decode instance")
         return str(reply.placement.decode_id)
 
-    async def announce(self, job: Job, token_id: int, *, num_cached_tokens: int) -> None:
+    async def announce(
+        self, job: Job, token_id: int, *, num_cached_tokens: int, miss_reason: str
+    ) -> None:
         """Tell the client's recipe the first token while the prompt is still handed over."""
-        batch = convert.first_token_to_wire(job, token_id, num_cached_tokens=num_cached_tokens)
+        batch = convert.first_token_to_wire(
+            job, token_id, num_cached_tokens=num_cached_tokens, miss_reason=miss_reason
+        )
         await self.bus.publish(subjects.recipe_tokens(job.recipe_id), batch)
 
     async def offer(self, decode_id: str) -> None:

@@ -51,6 +51,8 @@ class Job:
     compiled_grammar: Any
     num_exact_blocks: int = 0
     """Of the matched blocks, before the first one behind a replay."""
+    miss_reason: str = ""
+    """Why kvmeta matched no more; empty where it matched all."""
     exact_only: bool = False
     """Use exact blocks only, and no bounded replay: without its window a prefix is computed."""
     windows: tuple[tuple[int, WindowPlace], ...] = ()

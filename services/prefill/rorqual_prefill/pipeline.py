@@ -24,7 +24,7 @@ from rorqual_runtime.windows import KeptWindow
 from rorqual_prefill import convert
 from rorqual_prefill.begin import Begin, KeptWindows, PrefixStage, Work
 from rorqual_prefill.compute import PrefillEngine
-from rorqual_prefill.export import open_export
+from rorqual_prefill.export import once_there_is_room, open_export
 from rorqual_prefill.fleet import BusDecodeFleet
 from rorqual_prefill.handover import Handover
 from rorqual_prefill.image_rows import ImageFetcher, PromptImages
@@ -168,7 +168,12 @@ class PrefillPipeline:
         if token_id in job.stop_ids or token_id in model.eos_token_ids:
             return  # decode says how an answer ends
         with contextlib.suppress(ServingError):
-            await self._fleet.announce(job, token_id, num_cached_tokens=begin.first_row)
+            await self._fleet.announce(
+                job,
+                token_id,
+                num_cached_tokens=begin.first_row,
+                miss_reason=begin.miss_reason,
+            )
 
     async def _compute(
         self, work: Work, begin: Begin, prompt: Prompt, placement: asyncio.Task[str]
@@ -246,8 +251,10 @@ class PrefillPipeline:
                 span.set_attribute("rorqual.handover.tries", handover.num_tries)
 
     async def _parts(self, work: Work, begin: Begin, logits: np.ndarray) -> convert.HandoverParts:
-        """Everything the offer refers to, published."""
-        prompt: Any = await put_payload(self._tensors, convert.tokens_to_wire(work.token_ids))
+        """Everything the offer refers to, published; a full arena is waited for."""
+        left_s = work.active.left_s() - _ANSWER_S
+        tokens = convert.tokens_to_wire(work.token_ids)
+        prompt: Any = await once_there_is_room(lambda: put_payload(self._tensors, tokens), left_s)
         if prompt.HasField("ticket"):
             work.export.adopt(prompt.ticket)
         window = begin.window.at_end if begin.window else None
@@ -255,10 +262,11 @@ class PrefillPipeline:
             last_block_key=work.keys[-1] if work.keys else b"",
             num_stored_blocks=begin.num_stored_blocks,
             num_cached_tokens=begin.first_row,
+            miss_reason=begin.miss_reason,
             provenance=begin.provenance,
             prompt=prompt,
             kv_pages=work.export.seal(),
-            first_logits=await work.export.publish(logits),
+            first_logits=await once_there_is_room(lambda: work.export.publish(logits), left_s),
             window=None if window is None else work.export.publish_window(window),
             model_fingerprint=self._model.fingerprint,
         )

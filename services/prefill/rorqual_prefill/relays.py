@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -39,7 +39,15 @@ class _Relay:
 class Relays:
     """What they say, what was measured of them, and the way to ask. Lives on the event loop."""
 
-    def __init__(self, ctx: ServiceContext, fingerprint: str, block_bytes: int) -> None:
+    def __init__(
+        self,
+        ctx: ServiceContext,
+        fingerprint: str,
+        block_bytes: int,
+        own_store_id: Callable[[], str],
+    ) -> None:
+        """own_store_id: of the store that is read here; others are of no use."""
+        self._own_store_id = own_store_id
         self._ctx, self._fingerprint, self._block_bytes = ctx, fingerprint, block_bytes
         self._relays: dict[str, _Relay] = {}
 
@@ -50,9 +58,10 @@ class Relays:
         )
 
     async def on_load(self, report: Any, _context: MessageContext) -> None:
-        """Remember those of the same model on another host."""
+        """Remember those of the same model and store on another host."""
         facts = convert.relay_from_wire(report, self._fingerprint)
-        if facts is None or facts.host_id == self._ctx.settings.host_id:
+        is_here = facts is not None and facts.host_id == self._ctx.settings.host_id
+        if facts is None or is_here or facts.store_id != self._own_store_id():
             self._relays.pop(report.instance_id, None)
             return
         now_s = self._ctx.clock.monotonic_s()

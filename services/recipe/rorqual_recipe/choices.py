@@ -21,6 +21,7 @@ class Delta:
     finish_reason: FinishReason | None = None
     num_prompt_tokens: int = 0
     num_cached_tokens: int = 0
+    cache_miss_reason: str = ""
 
 
 @dataclass(slots=True)

@@ -224,6 +224,7 @@ class ParsedRequest:
     prompt_param: the field that a prompt which is too long came from.
     truncates: the oldest turns may be left out to make the prompt fit.
     priority: in the line for prefill; higher goes earlier.
+    cache_ttl_s: how long the blocks of prompt and answer are kept; 0 = as their traffic class says.
     """
 
     model: str
@@ -241,3 +242,4 @@ class ParsedRequest:
     prompt_param: str = "messages"
     truncates: bool = False
     priority: int = 0
+    cache_ttl_s: int = 0

@@ -167,6 +167,7 @@ def encoded_to_wire(
             cache_namespace=cache_namespace(request.tenant, parsed.cache_salt),
             tenant=request.tenant,
             priority=parsed.priority,
+            cache_ttl_s=parsed.cache_ttl_s,
             reply=ReplyRoute(recipe_id=recipe_id, gateway_id=request.gateway_id),
             deadline_unix_s=request.deadline_unix_s,
             images=images,
@@ -272,6 +273,7 @@ def delta_from_wire(delta: TokenDelta) -> Delta:
         finish_reason=_finish_reason_from_wire(delta.finish_reason),
         num_prompt_tokens=delta.num_prompt_tokens,
         num_cached_tokens=delta.num_cached_tokens,
+        cache_miss_reason=delta.cache_miss_reason,
     )
 
 
@@ -318,6 +320,7 @@ def _usage_to_wire(usage: TokenUsage) -> Usage:
         cached_tokens=usage.cached_tokens,
         completion_tokens=usage.completion_tokens,
         reasoning_tokens=usage.reasoning_tokens,
+        cache_miss_reason=usage.cache_miss_reason,
     )
 
 

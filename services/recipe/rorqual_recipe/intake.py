@@ -66,6 +66,7 @@ class Intake:
             max_choices=settings.max_choices,
             has_vision=model.takes_images,
             vocabulary_size=len(model.vocabulary.token_bytes),
+            max_cache_ttl_s=settings.max_cache_ttl_s,
             drop_server_tools=settings.drop_server_tools,
             signing_key=signing_key_of(
                 parse_sealing_keys(settings.sealing_key.get_secret_value()), model.fingerprint

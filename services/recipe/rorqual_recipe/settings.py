@@ -29,6 +29,12 @@ class RecipeSettings(BaseSettings):
         ge=0,
         description="texts kept with their ids, so that a session's next turn is short",
     )
+    max_cache_ttl_s: int = Field(
+        30 * 86_400,
+        ge=1,
+        le=10 * 365 * 86_400,
+        description="largest cache_ttl of a request, in seconds",
+    )
     default_max_tokens: int = Field(
         2048, gt=0, description="answer length when the client names none"
     )

@@ -89,6 +89,7 @@ class RequestStream:
         self._writer = writer
         self._num_prompt_tokens = num_prompt_tokens
         self._num_cached_tokens = 0
+        self._cache_miss_reason = ""
         self.taken_over = taken_over
         self._num_behind = sum(choice.is_behind for choice in choices)
         self._next_event_seq = taken_over.next_seq if taken_over else 0
@@ -123,9 +124,14 @@ class RequestStream:
             last.completion_tokens != num_tokens
             or last.reasoning_tokens != num_reasoning_tokens
             or last.cached_tokens != self._num_cached_tokens
+            or last.cache_miss_reason != self._cache_miss_reason
         ):
             last = self._last_usage = TokenUsage(
-                self._num_prompt_tokens, self._num_cached_tokens, num_tokens, num_reasoning_tokens
+                self._num_prompt_tokens,
+                self._num_cached_tokens,
+                num_tokens,
+                num_reasoning_tokens,
+                self._cache_miss_reason,
             )
         return last
 
@@ -189,8 +195,9 @@ class RequestStream:
     def _append(self, choice: Choice, delta: Delta) -> list[bytes]:
         skip = choice.order.next_seq - delta.seq
         choice.order.next_seq = delta.seq + len(delta.token_ids)
-        if delta.num_cached_tokens > self._num_cached_tokens:
-            self._num_cached_tokens = delta.num_cached_tokens
+        if delta.num_cached_tokens > self._num_cached_tokens or not self._cache_miss_reason:
+            self._num_cached_tokens = max(self._num_cached_tokens, delta.num_cached_tokens)
+            self._cache_miss_reason = delta.cache_miss_reason
         data: list[bytes] = []
         for ids, logprobs in in_pieces(delta, skip):
             data += self._write(delta.choice_index, choice.reader.feed(ids, logprobs))

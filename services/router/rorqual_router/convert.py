@@ -224,6 +224,7 @@ def job_to_wire(
         num_missed_tokens=parts.num_missed_tokens,
         image_embeddings=parts.image_embeddings,
         windows=parts.match.windows,
+        miss_reason=parts.match.miss_reason,
     )
 
 

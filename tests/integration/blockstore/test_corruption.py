@@ -21,6 +21,7 @@ from tests.support.blocks import (
     key_of,
     open_store,
     put,
+    swap_records,
 )
 
 NUM_BLOCKS = 2000
@@ -96,16 +97,7 @@ def test_truncated_segments(harmed):
 
 
 def test_two_slots_change_places(harmed):
-    (one, at_one), (other, at_other) = (
-        find_record(harmed.directory, key_of(number)) for number in (3, NUM_BLOCKS - 5)
-    )
-    raw_one, raw_other = (
-        path.read_bytes()[at : at + SLOT] for path, at in ((one, at_one), (other, at_other))
-    )
-    for path, at, raw in ((one, at_one, raw_other), (other, at_other, raw_one)):
-        with path.open("r+b") as file:
-            file.seek(at)
-            file.write(raw)
+    swap_records(harmed.directory, key_of(3), key_of(NUM_BLOCKS - 5), SLOT)
     assert harmed.read_all() == {3, NUM_BLOCKS - 5}
     assert sorted(harmed.told) == corrupt({3, NUM_BLOCKS - 5})
 

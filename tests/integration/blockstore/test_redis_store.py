@@ -18,9 +18,16 @@ async def server(tmp_path):
 
 
 @pytest.fixture
-def store(server):
+def told():
+    return []
+
+
+@pytest.fixture
+def store(server, told):
     url = f"redis://127.0.0.1:{server.port}"
-    store = make_block_store(url, 1, eviction=ValueEviction(), clock=ManualClock())
+    store = make_block_store(
+        url, 1, eviction=ValueEviction(), clock=ManualClock(), on_forgotten=told.extend
+    )
     yield store
     store.close()
 
@@ -65,7 +72,7 @@ async def test_blocks_expire(store, server):
 
 
 @pytest.mark.parametrize("harm", ["bit", "cut", "another block"])
-async def test_damage_is_a_miss_and_the_record_goes(store, server, harm):
+async def test_damage_is_a_miss_and_the_record_goes(store, server, told, harm):
     put(store, 1)
     put(store, 2)
     client = redis.Redis(port=server.port)
@@ -78,6 +85,7 @@ async def test_damage_is_a_miss_and_the_record_goes(store, server, harm):
     client.set(key, bad)
     assert got(store, 1) is None and got(store, 2) == block(2)
     assert store.stats().corrupt == 1 and not client.exists(key)
+    assert [(block.key, block.reason) for block in told] == [(key_of(1), "corrupt")]
 
 
 async def test_a_server_that_is_away_is_a_miss_and_comes_back(server):

@@ -3,13 +3,14 @@
 from rorqual_kvmeta.records import State, keys_of
 from rorqual_policy import block_keys
 from rorqual_proto.v1 import kvmeta_pb2
+from rorqual_proto.v1.kvmeta_pb2 import PROVENANCE_REPLAYED
 from rorqual_runtime import subjects
 from rorqual_runtime.bus import MessageContext
 from rorqual_runtime.errors import ServingError
 
 from tests.support.waiting import until
 
-from .conftest import running_kvmeta
+from .conftest import AGENT, running_kvmeta
 
 KEYS = block_keys(range(4 * 128), fingerprint="model", namespace="n")
 
@@ -74,6 +75,18 @@ async def test_a_new_instance_reads_what_redis_knows(runtime_settings, redis_ser
     async with running_kvmeta(runtime_settings, redis_server.url) as kvmeta:
         assert kvmeta.index.num_live == 4
         assert (await client.match(KEYS)).num_matched_blocks == 4
+
+
+async def test_a_new_instance_knows_that_an_exact_block_took_the_place_of_a_replayed_one(
+    runtime_settings, redis_server, client
+):
+    """Also where the exact one would have lived shorter."""
+    async with running_kvmeta(runtime_settings, redis_server.url):
+        await client.register(KEYS, provenance=PROVENANCE_REPLAYED)
+        await client.register(KEYS, traffic_class=AGENT)
+    async with running_kvmeta(runtime_settings, redis_server.url):
+        match = await client.match(KEYS)
+        assert (match.num_matched_blocks, match.num_exact_blocks) == (4, 4)
 
 
 async def test_an_index_that_is_not_loaded_yet_asks_redis(runtime_settings, redis_server, client):

@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, closing
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -14,6 +14,7 @@ import numpy as np
 from rorqual_decode.settings import DecodeSettings
 from rorqual_decode.wiring import DecodeInstance, open_decode
 from rorqual_engine.models import CausalModel
+from rorqual_policy import ValueEviction
 from rorqual_policy.blocks import block_keys
 from rorqual_prefill.settings import PrefillSettings
 from rorqual_prefill.wiring import PrefillInstance, open_prefill
@@ -28,6 +29,7 @@ from rorqual_proto.v1 import (
 from rorqual_router.line_keeper import LineKeeper
 from rorqual_router.settings import RouterSettings
 from rorqual_runtime import subjects
+from rorqual_runtime.blockstore import BlockStore
 from rorqual_runtime.bus import Bus
 from rorqual_runtime.cancelled import CancelledIds
 from rorqual_runtime.clock import WallClock
@@ -50,6 +52,7 @@ def make_generation(
     choice_index: int = 0,
     num_choices: int = 1,
     deadline_s: float = 60.0,
+    cache_ttl_s: int = 0,
     **sampling: object,
 ) -> generation_pb2.Generation:
     """What recipe would make of a prompt."""
@@ -65,6 +68,7 @@ def make_generation(
         cache_namespace=NAMESPACE,
         reply=generation_pb2.ReplyRoute(recipe_id=RECIPE_ID, gateway_id="gateway-test"),
         deadline_unix_s=time.time() + deadline_s,
+        cache_ttl_s=cache_ttl_s,
     )
 
 
@@ -78,6 +82,7 @@ class Received:
     error_code: int = 0
     num_prompt_tokens: int = 0
     num_cached_tokens: int = 0
+    miss_reason: str = ""
     num_repeated: int = 0
     announced: list[tuple[str, int]] = field(default_factory=list)
     """First tokens that prefill told in the name of a decode instance."""
@@ -97,6 +102,7 @@ class Received:
         self.first_s = self.first_s or self.last_s
         self.num_prompt_tokens = delta.num_prompt_tokens or self.num_prompt_tokens
         self.num_cached_tokens = delta.num_cached_tokens or self.num_cached_tokens
+        self.miss_reason = delta.cache_miss_reason or self.miss_reason
         self.finish_reason = delta.finish_reason or self.finish_reason
         self.error_code = delta.error.code or self.error_code
 
@@ -318,6 +324,18 @@ class Fleet:
             counts[f"{ctx.instance_id} tickets"] = ctx.tensors.num_held
             counts[f"{ctx.instance_id} generations"] = decode.service.num_active
         return {name: count for name, count in counts.items() if count}
+
+    async def evict(self, store_dir: Path, keys: Sequence[bytes]) -> None:
+        """Blocks leave the store, and kvmeta knows."""
+        fingerprint = self.around.fingerprint
+        drop = kvmeta_pb2.DropBlocksRequest(
+            model_fingerprint=fingerprint, packed_keys=b"".join(keys)
+        )
+        await self.around.bus.publish(subjects.kvmeta_drop(), drop)
+        with closing(BlockStore(store_dir, 1 << 30, eviction=ValueEviction())) as store:
+            await until(lambda: not any(store.has(fingerprint, key) for key in keys))
+        for key in keys:
+            del self.around.registered[key]
 
     async def tokens_arrived(self) -> None:
         """Return once all that decode has sent by now is with the recipe."""

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import itertools
 import threading
+import time
+from contextlib import closing
 
 from rorqual_policy.blocks import block_keys
 from rorqual_policy.prefix_fetch import FetchChoice
 from rorqual_prefill import fetch
 from rorqual_proto.v1 import kvmeta_pb2
 from rorqual_runtime import subjects
-from rorqual_runtime.blockstore import BlockStore
+from rorqual_runtime.blockstore import BlockStore, Lifetime
 
 from tests.integration.prefill_decode.conftest import prompt
 from tests.integration.prefill_decode.fleet import NAMESPACE, running_fleet
-from tests.support.blocks import find_record, flip_bit
+from tests.support.blocks import find_record, flip_bit, open_store
 from tests.support.servers import redis_server
 from tests.support.waiting import WAIT_S, until
 
@@ -65,6 +67,19 @@ async def test_an_answer_becomes_the_prefix_of_the_next_turn(
         assert second.token_ids == bare(next_turn, 8)
 
 
+async def test_blocks_live_as_long_as_their_request_asks(runtime_settings, tiny_model, tiny_dir):
+    async with running_fleet(runtime_settings, tiny_model, tiny_dir) as fleet:
+        around = fleet.around
+        began_unix_s = time.time()
+        await around.complete("first", prompt(250), max_new_tokens=20, cache_ttl_s=3600)
+        await until(lambda: len(around.registered) == 2, "prompt and answer to be registered")
+        assert {block.lifetime_s for block in around.registered.values()} == {3600}
+        with closing(open_store(runtime_settings.home / "store", 1 << 30)) as store:
+            for listing in store.listing():
+                assert 3600 <= listing.expires_unix_s - began_unix_s <= 3600 + WAIT_S + 1
+                assert listing.mark.lifetime is Lifetime.OWN
+
+
 async def test_dropped_blocks_leave_the_store(runtime_settings, tiny_model, tiny_dir):
     token_ids = prompt(700)
     async with running_fleet(runtime_settings, tiny_model, tiny_dir) as fleet:
@@ -101,6 +116,7 @@ async def test_a_damaged_block_is_computed_again(runtime_settings, tiny_model, t
         assert second.num_cached_tokens == 256
         assert second.token_ids == bare(token_ids, 8)
         assert around.forgotten == [(keys[2], "corrupt")]
+        assert second.miss_reason == "corrupt"
         told = '"rorqual.kv.miss_reason": "corrupt"'
         await until(lambda: told in traced(runtime_settings.home), "the trace to say why")
 

@@ -12,9 +12,10 @@ from rorqual_engine.models import load_model
 from rorqual_engine.models.deepseek.vocabulary import STORED
 from rorqual_engine.prepare.random_v41 import write_random_v41
 from rorqual_engine.runner import BareEngine, GenerationParams
+from rorqual_policy.blocks import block_keys
 from safetensors.torch import save_file
 
-from tests.integration.prefill_decode.fleet import running_fleet
+from tests.integration.prefill_decode.fleet import NAMESPACE, running_fleet
 from tests.support.replay import greedy_after_replay
 from tests.support.tiny_deepseek import save_tiny_v4
 from tests.support.tiny_model_dir import make_tokenizer
@@ -78,6 +79,24 @@ async def test_v4_without_its_window_is_computed_again(runtime_settings, v4_dir)
         await until(lambda: len(around.registered) == 3, "3 blocks to be registered")
         second = await around.complete("second", TOKENS, ignore_eos=True)
         assert (second.num_cached_tokens, second.token_ids) == (0, expected)
+
+
+async def test_a_partly_evicted_v4_prefix_goes_on_from_a_window_at_its_new_end(
+    runtime_settings, v4_dir
+):
+    model, store_dir = load_model(v4_dir), runtime_settings.home / "store"
+    (expected,) = BareEngine(model, num_pages=8).generate([TOKENS], PARAMS)
+    keys = block_keys(TOKENS, fingerprint=model.fingerprint, namespace=NAMESPACE)
+    async with running_fleet(runtime_settings, model, v4_dir) as fleet:
+        around = fleet.around
+        await around.complete("beginning", TOKENS[:300], ignore_eos=True)
+        await around.complete("whole", TOKENS, ignore_eos=True)
+        await until(lambda: len(around.registered) == 3, "3 blocks to be registered")
+        await until(lambda: len(around.windows) == 2, "both windows to be told")
+        await fleet.evict(store_dir, keys[2:])
+        again = await around.complete("again", TOKENS, ignore_eos=True)
+        assert (again.num_cached_tokens, again.token_ids) == (256, expected)
+        await fleet.nothing_held()
 
 
 async def test_a_replay_knows_the_ids_before_it(runtime_settings, engram_dir):

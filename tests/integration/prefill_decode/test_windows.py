@@ -3,16 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import closing
 
 import pytest
 from rorqual_engine.models import CausalModel, load_model
 from rorqual_engine.runner import BareEngine, GenerationParams
-from rorqual_policy import ValueEviction
 from rorqual_policy.blocks import block_keys
-from rorqual_proto.v1 import kvmeta_pb2
-from rorqual_runtime import subjects
-from rorqual_runtime.blockstore import BlockStore
 from rorqual_runtime.errors import Unavailable
 from rorqual_runtime.windows import WindowExchange
 
@@ -163,14 +158,7 @@ async def test_a_partly_evicted_prefix_is_replayed_at_its_new_end(runtime_settin
         around = fleet.around
         await around.complete("first", token_ids, ignore_eos=True)
         await until(lambda: len(around.registered) == 5, "5 blocks to be registered")
-        drop = kvmeta_pb2.DropBlocksRequest(
-            model_fingerprint=model.fingerprint, packed_keys=b"".join(keys[3:])
-        )
-        await around.bus.publish(subjects.kvmeta_drop(), drop)
-        with closing(BlockStore(store_dir, 1 << 30, eviction=ValueEviction())) as store:
-            await until(lambda: not any(store.has(model.fingerprint, key) for key in keys[3:]))
-        for key in keys[3:]:
-            del around.registered[key]
+        await fleet.evict(store_dir, keys[3:])
         second = await around.complete("second", token_ids, ignore_eos=True)
         assert second.num_cached_tokens == 256
         assert second.token_ids == greedy_after_replay(model, token_ids, 3, NUM_TOKENS)

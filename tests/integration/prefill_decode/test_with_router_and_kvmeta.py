@@ -3,31 +3,34 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
+import os
 import time
-from collections.abc import AsyncIterator, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager, closing
 
 from redis.asyncio import Redis
 from rorqual_kvmeta.service import KvmetaService
 from rorqual_kvmeta.settings import KvmetaSettings
+from rorqual_policy.blocks import block_keys
 from rorqual_proto.v1 import router_pb2
 from rorqual_router.service import RouterService
 from rorqual_router.settings import RouterSettings
 from rorqual_runtime import subjects
-from rorqual_runtime.blockstore import BlockStore
+from rorqual_runtime.blockstore.record import PAGE_BYTES
+from rorqual_runtime.blockstore.slot_io import pages_of
 from rorqual_runtime.queue import WorkQueue
 from rorqual_runtime.redis_link import RedisLink
 from rorqual_runtime.service import open_service
 
 from tests.integration.prefill_decode.conftest import prompt
 from tests.integration.prefill_decode.fleet import (
+    NAMESPACE,
     Fleet,
     Received,
     make_generation,
     running_fleet,
 )
-from tests.support.blocks import find_record, flip_bit, open_store
+from tests.support.blocks import find_record, flip_bit, open_store, swap_records
 from tests.support.waiting import WAIT_S, until
 
 
@@ -84,45 +87,61 @@ async def restore(url: str, snapshot: dict[bytes, bytes]) -> None:
             await redis.restore(name, 0, value)
 
 
-def harm(home, num_blocks: int, how: Callable[[BlockStore, bytes], object]) -> None:
-    """Do something to a few of the stored blocks."""
-    store = open_store(home / "store", 1 << 30)
-    for listing in itertools.islice(store.listing(), num_blocks):
-        how(store, listing.key)
-    store.close()
-
-
-async def test_damaged_blocks_and_an_old_snapshot_of_redis_change_no_token(
+async def test_no_harm_to_store_or_redis_changes_a_token(
     runtime_settings, redis_server, tiny_model, tiny_dir, bare
 ):
+    """Bits flip, slots change places, a segment is cut, an old snapshot of Redis comes back."""
     home, token_ids = runtime_settings.home, prompt(2000)
+    keys = block_keys(token_ids, fingerprint=tiny_model.fingerprint, namespace=NAMESPACE)
+    slot_bytes = PAGE_BYTES + pages_of(tiny_model.kv_layout.page_bytes)
+    little = {"host_blocks_bytes": 1}  # so that nearly all is read again each time
 
-    def flip(_store: BlockStore, key: bytes) -> None:
-        path, offset = find_record(home / "store", key)
-        flip_bit(path, offset + 4096 + 7)
+    def flip() -> None:
+        for key in keys[4:7]:
+            path, offset = find_record(home / "store", key)
+            flip_bit(path, offset + PAGE_BYTES + 7)
 
-    def delete(store: BlockStore, key: bytes) -> None:
-        (listing,) = [one for one in store.listing() if one.key == key]
-        assert store.delete(listing.fingerprint, key)
+    def swap() -> None:
+        swap_records(home / "store", keys[11], keys[13], slot_bytes)
+
+    def cut() -> None:
+        path, offset = find_record(home / "store", keys[8])
+        os.truncate(path, offset + slot_bytes // 2)
 
     async with (
         neighbours(runtime_settings, redis_server.url) as kvmeta,
-        running_fleet(runtime_settings, tiny_model, tiny_dir, with_stubs=False) as fleet,
+        running_fleet(
+            runtime_settings, tiny_model, tiny_dir, prefill=little, with_stubs=False
+        ) as fleet,
     ):
-        outputs = [await submit(fleet, "first", token_ids)]
-        await until(lambda: kvmeta.index.num_live == 15, "15 blocks to be registered")
+
+        def is_all_stored() -> bool:
+            (_, decode), *_ = fleet.decode
+            num_late = decode.writer.num_queued + decode.registrar.num_waiting
+            return num_late == 0 and kvmeta.index.num_live == 15
+
+        async def ask(name: str) -> tuple[int, str]:
+            """Cached blocks, and why there were no more."""
+            output = await submit(fleet, name, token_ids)
+            assert output.token_ids == bare(token_ids, 8)
+            await until(is_all_stored, "all blocks to be stored again")
+            return output.num_cached_tokens // 128, output.miss_reason
+
+        assert await ask("first") == (0, "never_stored")
         snapshot = await saved(redis_server.url)
-        harm(home, 3, flip)
-        outputs.append(await submit(fleet, "damaged", token_ids))
-        await until(lambda: kvmeta.index.num_live == 15, "all blocks to be stored again")
-        harm(home, 5, delete)
+        for harm, num_whole in ((flip, 4), (swap, 11), (cut, None)):
+            harm()
+            num_cached, reason = await ask(harm.__name__)
+            assert reason == "corrupt" and num_whole in (None, num_cached)
+        assert await ask("whole again") == (15, "")
+        with closing(open_store(home / "store", 1 << 30)) as store:
+            assert all(store.delete(tiny_model.fingerprint, key) for key in keys[5:])
         await restore(redis_server.url, snapshot)
         num_resyncs = kvmeta.mirror.num_resyncs
         kvmeta.mirror.request("as after a restart of Redis")
         await until(lambda: kvmeta.mirror.num_resyncs > num_resyncs)
-        outputs.append(await submit(fleet, "restored", token_ids))
-        assert [output.token_ids for output in outputs] == [bare(token_ids, 8)] * 3
-        assert all(0 <= output.num_cached_tokens < 1920 for output in outputs)
+        assert await ask("restored") == (5, "evicted")
+        assert await ask("whole at last") == (15, "")
         await fleet.nothing_held()
 
 

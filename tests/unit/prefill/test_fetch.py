@@ -93,6 +93,7 @@ class Reader:
             EngineView(lambda: cost, lambda: 0.0),
             self.others,
             self.counts,
+            was_damaged=lambda key: key in store.corrupt,
             fingerprint="f",
             clock=WallClock(),
             tracer=trace.get_tracer("test"),

@@ -53,11 +53,11 @@ def relays(bus, clock) -> Relays:
         tensors=SimpleNamespace(fetch=fetch),
         track=lambda coroutine: coroutine.close(),
     )
-    return Relays(ctx, "model", BLOCK_BYTES)  # type: ignore[arg-type]
+    return Relays(ctx, "model", BLOCK_BYTES, lambda: "ours")  # type: ignore[arg-type]
 
 
 async def hear(relays: Relays, name: str, host: str = "there", **fields) -> None:
-    relay = {"host_id": host, **fields.pop("relay", {})}
+    relay = {"host_id": host, "store_id": "ours", **fields.pop("relay", {})}
     fields = {"model_fingerprint": "model", **fields}
     await relays.on_load(
         load_pb2.LoadReport(instance_id=name, relay=relay, **fields),
@@ -70,6 +70,7 @@ async def test_only_live_ones_of_the_model_on_other_hosts_are_asked(relays, cloc
     await hear(relays, "far", relay={"queued_bytes": 5, "bytes_per_s": 100.0})
     await hear(relays, "leaving", draining=True)
     await hear(relays, "other", model_fingerprint="another")
+    await hear(relays, "elsewhere", relay={"store_id": "theirs"})
     assert relays.sources(40.0) == [("far", 50.0, 5)]
     await hear(relays, "far")
     assert relays.sources(40.0) == [("far", 20.0, 0)]

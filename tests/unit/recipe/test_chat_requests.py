@@ -36,6 +36,10 @@ def refusal(encode, **fields) -> dict:
         ({"top_p": -0.1}, "top_p"),
         ({"min_p": 1}, "min_p"),
         ({"n": 9}, "n"),
+        ({"cache_ttl": "5 min"}, "cache_ttl"),
+        ({"cache_ttl": True}, "cache_ttl"),
+        ({"cache_ttl": 0}, "cache_ttl"),
+        ({"cache_ttl": "31d"}, "cache_ttl"),
         ({"n": 0}, "n"),
         ({"seed": 1.5}, "seed"),
         ({"stream": "yes"}, "stream"),
@@ -114,6 +118,18 @@ def test_what_is_not_supported_is_refused_not_ignored(encode, fields) -> None:
 )
 def test_harmless_fields_are_accepted(encode, fields) -> None:
     assert encode(**fields).parsed.warnings == []
+
+
+@pytest.mark.parametrize(
+    ("asked", "ttl_s"),
+    [(None, 0), (1, 1), ("90s", 90), ("5m", 300), ("1h", 3600), ("30d", 2_592_000)],
+)
+def test_blocks_are_kept_as_long_as_asked(encode, asked, ttl_s) -> None:
+    assert encode(cache_ttl=asked).parsed.cache_ttl_s == ttl_s
+
+
+def test_a_life_that_is_too_long_is_told_with_its_limit(encode) -> None:
+    assert "2592000 seconds" in refusal(encode, cache_ttl="31d")["message"]
 
 
 @pytest.mark.parametrize(

@@ -163,6 +163,13 @@ def test_a_body_that_is_no_json_object_is_a_400(body: bytes) -> None:
         MESSAGES.parse(body, LIMITS)
 
 
+def test_blocks_are_kept_as_long_as_asked() -> None:
+    assert parse(cache_ttl="1h").cache_ttl_s == 3600
+    with pytest.raises(RequestRefused) as caught:
+        parse(cache_ttl="1y")
+    assert [problem.param for problem in caught.value.problems] == ["cache_ttl"]
+
+
 def test_what_changes_nothing_is_accepted_without_a_word() -> None:
     parsed = parse(
         metadata={"user_id": "u"},

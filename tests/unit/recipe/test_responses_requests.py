@@ -446,6 +446,13 @@ def test_everything_that_is_changed_is_warned_of(fields, warned: str) -> None:
     assert [warning.partition(": ")[0] for warning in parse(**fields).warnings] == [warned]
 
 
+def test_blocks_are_kept_as_long_as_asked() -> None:
+    assert parse(cache_ttl="1h").cache_ttl_s == 3600
+    with pytest.raises(RequestRefused) as caught:
+        parse(cache_ttl=-1)
+    assert [problem.param for problem in caught.value.problems] == ["cache_ttl"]
+
+
 @pytest.mark.parametrize(
     "fields",
     [

@@ -104,11 +104,17 @@ def test_overlapping_deltas_count_each_token_once(model: ServedModel) -> None:
         [
             Delta(0, 0, [10, 11, 12]),
             Delta(0, 1, [11, 12, 13]),
-            Delta(0, 2, [12, 13, 14], finish_reason="stop", num_cached_tokens=2),
+            Delta(
+                *(0, 2, [12, 13, 14]),
+                finish_reason="stop",
+                num_cached_tokens=2,
+                cache_miss_reason="evicted",
+            ),
         ],
     )
     usage = json.loads(data[0])["usage"]
     assert usage["completion_tokens"] == 5
+    assert usage["cache_miss_reason"] == "evicted"
     assert usage["prompt_tokens_details"] == {"cached_tokens": 2}
     assert usage["total_tokens"] == 8
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from rorqual_policy.window_value import choose_window_victims
 from rorqual_runtime.clock import ManualClock
-from rorqual_runtime.errors import NoCapacity, NotFound, ServingError
+from rorqual_runtime.errors import DeadlineExceeded, NoCapacity, NotFound, ServingError
 from rorqual_runtime.windows import KeptWindow, WindowExchange, WindowPlace, WindowShelf
 
 
@@ -120,7 +120,12 @@ async def test_a_holder_that_has_a_replayed_one_by_now_is_asked_for_an_exact_one
 
 
 @pytest.mark.parametrize(
-    ("error", "told"), [(NotFound("gone"), ["_tell"]), (NoCapacity("the arena is full"), [])]
+    ("error", "told"),
+    [
+        (NotFound("gone"), ["_tell"]),
+        (NoCapacity("the arena is full"), []),
+        (DeadlineExceeded("the prompt had no time left"), []),
+    ],
 )
 async def test_only_a_window_that_is_gone_is_told_to_be(
     monkeypatch: pytest.MonkeyPatch, error: ServingError, told: list[str]

@@ -10,7 +10,7 @@ from rorqual_runtime.blockstore.backend import (
     Provenance,
     StoreStats,
 )
-from rorqual_runtime.blockstore.notices import ForgetNotices
+from rorqual_runtime.blockstore.notices import DamagedBlocks, ForgetNotices
 from rorqual_runtime.blockstore.slot_io import IoMode
 from rorqual_runtime.blockstore.store import BlockStore
 from rorqual_runtime.blockstore.survey import EvictionPolicy
@@ -21,6 +21,7 @@ __all__ = [
     "BlockMark",
     "BlockStore",
     "BlockStoreBackend",
+    "DamagedBlocks",
     "EvictionPolicy",
     "ForgetNotices",
     "ForgottenBlock",

@@ -30,7 +30,7 @@ from rorqual_runtime.blockstore.survey import (
 _MIN_FREE_SHARE = 0.25
 _EVICTED_SHARE = 4
 """Of a segment's blocks this part goes at once, so that making room is seldom due."""
-_LINE_SHARE = 2
+_LINE_SHARE = 4
 """After this part of the segments they are ranked anew."""
 _MAX_DROPPED = 64
 _CREATIONS = 3

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections import defaultdict, deque
+import threading
+from collections import OrderedDict, defaultdict, deque
 from collections.abc import Collection, Sequence
 
 from rorqual_proto.v1 import kvmeta_pb2
@@ -17,6 +18,7 @@ from rorqual_runtime.errors import ServingError
 MAX_KEYS = 1024
 """In one message: 18 KiB."""
 MAX_BACKLOG = 65_536
+MAX_DAMAGED = 4096
 ALL_REASONS: Collection[ForgetReason] = ("evicted", "expired", "corrupt")
 
 
@@ -54,6 +56,28 @@ class ForgetNotices:
     def _add(self, blocks: Sequence[ForgottenBlock]) -> None:
         self._waiting.extend(blocks)
         self._is_due.set()
+
+
+class DamagedBlocks:
+    """Remembers the last MAX_DAMAGED blocks that this process found damaged. Safe for threads."""
+
+    def __init__(self) -> None:
+        self._keys: OrderedDict[bytes, None] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def add(self, blocks: Sequence[ForgottenBlock]) -> None:
+        """An `OnForgotten`."""
+        with self._lock:
+            self._keys.update((block.key, None) for block in blocks if block.reason == "corrupt")
+            while len(self._keys) > MAX_DAMAGED:
+                self._keys.popitem(last=False)
+
+    def take(self, key: bytes) -> bool:
+        """Whether it is one of them: said once."""
+        with self._lock:
+            is_known = key in self._keys
+            self._keys.pop(key, None)
+            return is_known
 
 
 def to_wire(blocks: Sequence[ForgottenBlock]) -> list[kvmeta_pb2.ForgetBlocksRequest]:

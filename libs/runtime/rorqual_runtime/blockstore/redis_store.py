@@ -16,7 +16,14 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import redis
 
-from rorqual_runtime.blockstore.backend import BlockListing, BlockMark, Provenance, StoreStats
+from rorqual_runtime.blockstore.backend import (
+    BlockListing,
+    BlockMark,
+    ForgottenBlock,
+    OnForgotten,
+    Provenance,
+    StoreStats,
+)
 from rorqual_runtime.blockstore.record import (
     NOWHERE,
     PACKED_BYTES,
@@ -54,9 +61,18 @@ class RedisBlockStore:
     until it is tried again.
     """
 
-    def __init__(self, url: str, *, clock: Clock | None = None, max_connections: int = 8) -> None:
-        """Connects at the first use. Raises: ValueError for a malformed URL."""
+    def __init__(
+        self,
+        url: str,
+        *,
+        clock: Clock | None = None,
+        on_forgotten: OnForgotten | None = None,
+        max_connections: int = 8,
+    ) -> None:
+        """Connects at the first use. on_forgotten hears of damaged blocks: of others the server
+        alone knows. Raises: ValueError for a malformed URL."""
         self._clock = clock or WallClock()
+        self._on_forgotten = on_forgotten
         pool = redis.BlockingConnectionPool.from_url(
             f"redis{url.removeprefix('valkey')}" if url.startswith("valkey") else url,
             max_connections=max_connections,
@@ -84,7 +100,7 @@ class RedisBlockStore:
             keys = [_key_of(name) for name, _ in batch]
             raws = self._call(partial(self._client.mget, keys), [None] * len(batch))
             pairs = zip(batch, raws, strict=True)
-            hits += [self._take(name, into, raw) for (name, into), raw in pairs]
+            hits += [self._take(fingerprint, name, into, raw) for (name, into), raw in pairs]
         return hits
 
     def put(
@@ -193,7 +209,7 @@ class RedisBlockStore:
     def close(self) -> None:
         self._client.close()
 
-    def _take(self, name: BlockName, into: memoryview, raw: bytes | None) -> bool:
+    def _take(self, fingerprint: str, name: BlockName, into: memoryview, raw: bytes | None) -> bool:
         """Copy a verified record's payload; a bad record is deleted."""
         if raw is None:
             self._count("misses")
@@ -207,6 +223,8 @@ class RedisBlockStore:
             self._count("corrupt")
             self._count("misses")
             self._call(lambda: self._client.unlink(_key_of(name)), 0)
+            if self._on_forgotten is not None:
+                self._on_forgotten([ForgottenBlock(fingerprint, name.key, "corrupt")])
             return False
         into[:] = view[PACKED_BYTES:]
         self._count("hits")

@@ -36,7 +36,7 @@ def make_block_store(
     Raises: OSError when the directory cannot be used at all.
     """
     if isinstance(place, str) and "://" in place:
-        return RedisBlockStore(place, clock=clock)
+        return RedisBlockStore(place, clock=clock, on_forgotten=on_forgotten)
     return BlockStore(
         Path(place),
         capacity_bytes,

@@ -99,6 +99,7 @@ _SAMPLING: Schema = {
     },
     "ignore_eos": {"type": "boolean", "default": False},
     "cache_salt": {"type": "string", "maxLength": 256},
+    "cache_ttl": {"type": ["integer", "string"]},
     "user": STRING,
 }
 _CHAT_BODY = body_of(
@@ -155,6 +156,7 @@ _USAGE: Schema = {
         },
         "prompt_cache_hit_tokens": INTEGER,
         "prompt_cache_miss_tokens": INTEGER,
+        "cache_miss_reason": {"type": "string"},
     },
 }
 

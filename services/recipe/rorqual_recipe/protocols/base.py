@@ -22,10 +22,12 @@ class ParseLimits:
     prior: what the adapter's own `prepare` found for this request.
     drop_server_tools: web search and its history are left out of Messages, else refused.
     signing_key: what thinking blocks are signed with.
+    max_cache_ttl_s: the longest that a request may have its blocks kept.
     """
 
     max_choices: int
     has_vision: bool
+    max_cache_ttl_s: int = 30 * 86_400
     vocabulary_size: int | None = None
     prior: Any = None
     drop_server_tools: bool = False
@@ -53,12 +55,22 @@ class AnswerFacts:
 
 @dataclass(frozen=True, slots=True)
 class TokenUsage:
-    """Tokens of one request, all choices together. reasoning is part of completion."""
+    """Tokens of one request, all choices together. reasoning is part of completion.
+
+    cache_miss_reason: of the choice that had most cached.
+    """
 
     prompt_tokens: int
     cached_tokens: int
     completion_tokens: int
     reasoning_tokens: int = 0
+    cache_miss_reason: str = ""
+
+    @property
+    def miss_fields(self) -> dict[str, str]:
+        """Why no more of the prompt was cached, as every protocol tells it; empty where nothing was
+        missed."""
+        return {"cache_miss_reason": self.cache_miss_reason} if self.cache_miss_reason else {}
 
 
 @dataclass(frozen=True, slots=True)

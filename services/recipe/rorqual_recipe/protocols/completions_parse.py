@@ -11,6 +11,7 @@ from rorqual_recipe.conversation import (
 )
 from rorqual_recipe.problems import RequestRefused
 from rorqual_recipe.protocols.base import ParseLimits
+from rorqual_recipe.protocols.cache_ttl import read_cache_ttl
 from rorqual_recipe.protocols.chat.sampling import read_sampling, read_stops
 from rorqual_recipe.protocols.completions_schema import CompletionRequest
 from rorqual_recipe.protocols.notes import Notes
@@ -70,6 +71,7 @@ def _read(request: CompletionRequest, limits: ParseLimits, notes: Notes) -> Pars
         stream=bool(request.stream),
         include_usage=bool(request.stream_options and request.stream_options.include_usage),
         cache_salt=request.cache_salt or "",
+        cache_ttl_s=read_cache_ttl(request.cache_ttl, limits, notes),
         warnings=notes.warnings,
         raw_prompts=prompts,
         adds_special_tokens=request.add_special_tokens is not False,

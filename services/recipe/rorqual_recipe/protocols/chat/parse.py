@@ -17,6 +17,7 @@ from rorqual_recipe.conversation import (
 )
 from rorqual_recipe.problems import Problem, RequestRefused
 from rorqual_recipe.protocols.base import ParseLimits
+from rorqual_recipe.protocols.cache_ttl import read_cache_ttl
 from rorqual_recipe.protocols.chat.content import ContentReader
 from rorqual_recipe.protocols.chat.echo import ChatEcho
 from rorqual_recipe.protocols.chat.messages import MessageReader
@@ -96,6 +97,7 @@ def _read(request: ChatRequest, limits: ParseLimits, notes: Notes) -> ParsedRequ
         stream=bool(request.stream),
         include_usage=bool(request.stream_options and request.stream_options.include_usage),
         cache_salt=request.cache_salt or "",
+        cache_ttl_s=read_cache_ttl(request.cache_ttl, limits, notes),
         warnings=notes.warnings,
         echo=ChatEcho(is_legacy=bool(request.functions and not request.tools)),
         priority=_TIER_PRIORITY.get(request.service_tier or "auto", 0),

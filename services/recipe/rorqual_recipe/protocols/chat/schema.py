@@ -104,6 +104,7 @@ class SamplingFields(BaseModel):
     stream_options: StreamOptions | None = None
     ignore_eos: bool | None = None
     cache_salt: str | None = Field(None, max_length=256)
+    cache_ttl: Any = None
     response_format: ResponseFormat | None = None
     structured_outputs: StructuredOutputs | None = None
     guided_json: Any = None

@@ -17,7 +17,7 @@ def in_parts(body: bytes) -> list[bytes]:
 
 
 def usage_object(usage: TokenUsage) -> dict[str, Any]:
-    """OpenAI's usage, and DeepSeek's names for hits and misses of the prefix cache."""
+    """OpenAI's usage, DeepSeek's names for hits and misses of the prefix cache, and our reason."""
     return {
         "prompt_tokens": usage.prompt_tokens,
         "completion_tokens": usage.completion_tokens,
@@ -26,6 +26,7 @@ def usage_object(usage: TokenUsage) -> dict[str, Any]:
         "completion_tokens_details": {"reasoning_tokens": usage.reasoning_tokens},
         "prompt_cache_hit_tokens": usage.cached_tokens,
         "prompt_cache_miss_tokens": max(usage.prompt_tokens - usage.cached_tokens, 0),
+        **usage.miss_fields,
     }
 
 

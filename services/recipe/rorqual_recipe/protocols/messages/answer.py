@@ -43,6 +43,7 @@ def usage_object(usage: TokenUsage, *, is_final: bool) -> dict[str, Any]:
         "cache_read_input_tokens": usage.cached_tokens,
         "output_tokens": usage.completion_tokens if is_final else 0,
         "service_tier": "standard",
+        **usage.miss_fields,
     }
     if is_final:
         shown["output_tokens_details"] = {"thinking_tokens": usage.reasoning_tokens}

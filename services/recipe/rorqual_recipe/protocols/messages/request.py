@@ -15,6 +15,7 @@ from rorqual_recipe.conversation import (
 )
 from rorqual_recipe.problems import RequestRefused, clip
 from rorqual_recipe.protocols.base import ParseLimits
+from rorqual_recipe.protocols.cache_ttl import read_cache_ttl
 from rorqual_recipe.protocols.json_schema import schema_problems
 from rorqual_recipe.protocols.json_spelling import SpelledValues
 from rorqual_recipe.protocols.messages.parts import PartReader
@@ -48,8 +49,10 @@ def parse_messages_request(body: bytes, limits: ParseLimits) -> ParsedRequest:
     """The request, understood. Raises: RequestRefused with every problem found."""
     notes = Notes()
     request, conversation = _read(MessagesRequest, body, limits, notes)
+    cache_ttl_s = 0
     if request is not None:
         _note_fields(request, notes)
+        cache_ttl_s = read_cache_ttl(request.cache_ttl, limits, notes)
     if request is None or conversation is None or notes.problems:
         raise RequestRefused(notes.problems)
     return ParsedRequest(
@@ -60,6 +63,7 @@ def parse_messages_request(body: bytes, limits: ParseLimits) -> ParsedRequest:
         stream=bool(request.stream),
         include_usage=True,
         cache_salt=request.cache_salt or "",
+        cache_ttl_s=cache_ttl_s,
         warnings=notes.warnings,
     )
 

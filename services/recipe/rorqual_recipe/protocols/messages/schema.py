@@ -56,6 +56,7 @@ class MessagesRequest(CountTokensRequest):
     stop_sequences: Annotated[list[str], Field(max_length=_MAX_STOPS)] | None = None
     stream: bool | None = None
     cache_salt: str | None = Field(None, max_length=256)
+    cache_ttl: Any = None
 
     # Accepted: they change nothing about the answer.
     metadata: "Metadata | None" = None

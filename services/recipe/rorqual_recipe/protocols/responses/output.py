@@ -72,6 +72,7 @@ def usage_object(usage: TokenUsage) -> dict[str, Any]:
         "output_tokens": usage.completion_tokens,
         "output_tokens_details": {"reasoning_tokens": usage.reasoning_tokens},
         "total_tokens": usage.prompt_tokens + usage.completion_tokens,
+        **usage.miss_fields,
     }
 
 

@@ -20,6 +20,7 @@ from rorqual_recipe.conversation import (
 from rorqual_recipe.json_text import compact_json
 from rorqual_recipe.problems import RequestRefused
 from rorqual_recipe.protocols.base import ParseLimits
+from rorqual_recipe.protocols.cache_ttl import read_cache_ttl
 from rorqual_recipe.protocols.json_schema import schema_problems
 from rorqual_recipe.protocols.notes import Notes
 from rorqual_recipe.protocols.paths import read_json_object
@@ -62,6 +63,7 @@ class _Parser:
     def __init__(self, value: dict[str, Any], limits: ParseLimits) -> None:
         self._value = value
         self._notes = Notes()
+        self._limits = limits
         self._prior: Prior = limits.prior or NO_PRIOR
         self._notes.problems += self._prior.problems
         self._request = self._typed_request()
@@ -82,10 +84,11 @@ class _Parser:
         ).read(request.tool_choice)
         text_format, constraint = self._text_format(messages)
         thinking = self._thinking()
+        cache_ttl_s = read_cache_ttl(request.cache_ttl, self._limits, notes)
         if notes.problems:
             raise RequestRefused(notes.problems)
         conversation = _conversation(messages, declared, choice, thinking, constraint)
-        return self._parsed(conversation, self._echo(items, text_format, declared))
+        return self._parsed(conversation, self._echo(items, text_format, declared), cache_ttl_s)
 
     def _typed_request(self) -> ResponsesRequest:
         found = self._notes.typed(ResponsesRequest, self._value, "")
@@ -201,7 +204,9 @@ class _Parser:
             self._notes.warn("include", str(err))
             return None
 
-    def _parsed(self, conversation: Conversation, echo: ResponsesEcho) -> ParsedRequest:
+    def _parsed(
+        self, conversation: Conversation, echo: ResponsesEcho, cache_ttl_s: int
+    ) -> ParsedRequest:
         request = self._request
         return ParsedRequest(
             model=request.model,
@@ -210,6 +215,7 @@ class _Parser:
             stream=bool(request.stream),
             include_usage=True,
             cache_salt=request.cache_salt or "",
+            cache_ttl_s=cache_ttl_s,
             warnings=self._notes.warnings,
             prompt_param="input",
             truncates=request.truncation == "auto",

@@ -105,6 +105,7 @@ class ResponsesRequest(BaseModel):
     repetition_penalty: float | None = Field(None, gt=0, le=10)
     ignore_eos: bool | None = None
     cache_salt: str | None = Field(None, max_length=256)
+    cache_ttl: Any = None
 
     # Known, not offered here: refused when they would have an effect.
     background: bool | None = None
