@@ -121,7 +121,7 @@ class PrefillLoad(_message.Message):
     def __init__(self, queued_tokens: _Optional[int] = ..., tokens_per_s: _Optional[float] = ..., num_replayed_tokens: _Optional[int] = ...) -> None: ...
 
 class HitPathLoad(_message.Message):
-    __slots__ = ("prompts_total", "hits_total", "hit_blocks_total", "hit_wait_s_total", "fetched_blocks_total", "fetched_bytes_total", "fetch_s_total", "host_blocks_total", "left_out_blocks_total", "late_blocks_total", "swapped_blocks_total", "swap_s_total", "relayed_blocks_total")
+    __slots__ = ("prompts_total", "hits_total", "hit_blocks_total", "hit_wait_s_total", "fetched_blocks_total", "fetched_bytes_total", "fetch_s_total", "host_blocks_total", "left_out_blocks_total", "late_blocks_total", "swapped_blocks_total", "swap_s_total", "relayed_blocks_total", "corrupt_blocks_total", "missing_blocks_total")
     PROMPTS_TOTAL_FIELD_NUMBER: _ClassVar[int]
     HITS_TOTAL_FIELD_NUMBER: _ClassVar[int]
     HIT_BLOCKS_TOTAL_FIELD_NUMBER: _ClassVar[int]
@@ -135,6 +135,8 @@ class HitPathLoad(_message.Message):
     SWAPPED_BLOCKS_TOTAL_FIELD_NUMBER: _ClassVar[int]
     SWAP_S_TOTAL_FIELD_NUMBER: _ClassVar[int]
     RELAYED_BLOCKS_TOTAL_FIELD_NUMBER: _ClassVar[int]
+    CORRUPT_BLOCKS_TOTAL_FIELD_NUMBER: _ClassVar[int]
+    MISSING_BLOCKS_TOTAL_FIELD_NUMBER: _ClassVar[int]
     prompts_total: int
     hits_total: int
     hit_blocks_total: int
@@ -148,7 +150,9 @@ class HitPathLoad(_message.Message):
     swapped_blocks_total: int
     swap_s_total: float
     relayed_blocks_total: int
-    def __init__(self, prompts_total: _Optional[int] = ..., hits_total: _Optional[int] = ..., hit_blocks_total: _Optional[int] = ..., hit_wait_s_total: _Optional[float] = ..., fetched_blocks_total: _Optional[int] = ..., fetched_bytes_total: _Optional[int] = ..., fetch_s_total: _Optional[float] = ..., host_blocks_total: _Optional[int] = ..., left_out_blocks_total: _Optional[int] = ..., late_blocks_total: _Optional[int] = ..., swapped_blocks_total: _Optional[int] = ..., swap_s_total: _Optional[float] = ..., relayed_blocks_total: _Optional[int] = ...) -> None: ...
+    corrupt_blocks_total: int
+    missing_blocks_total: int
+    def __init__(self, prompts_total: _Optional[int] = ..., hits_total: _Optional[int] = ..., hit_blocks_total: _Optional[int] = ..., hit_wait_s_total: _Optional[float] = ..., fetched_blocks_total: _Optional[int] = ..., fetched_bytes_total: _Optional[int] = ..., fetch_s_total: _Optional[float] = ..., host_blocks_total: _Optional[int] = ..., left_out_blocks_total: _Optional[int] = ..., late_blocks_total: _Optional[int] = ..., swapped_blocks_total: _Optional[int] = ..., swap_s_total: _Optional[float] = ..., relayed_blocks_total: _Optional[int] = ..., corrupt_blocks_total: _Optional[int] = ..., missing_blocks_total: _Optional[int] = ...) -> None: ...
 
 class DecodeLoad(_message.Message):
     __slots__ = ("num_running", "max_running", "kv_tokens", "num_reserved_pages", "step_s", "guess_rounds_total", "guessed_tokens_total", "taken_guesses_total", "step_times")

@@ -145,10 +145,7 @@ class PrefixStage:
                 }
             )
         await work.active.release_lease()
-        if work.fetch.missing:
-            await self._forget(work.fetch.missing, "missing")
-        if work.fetch.corrupt:
-            await self._forget(work.fetch.corrupt, "corrupt")
+        await self._tell(work.fetch)
         return Begin(
             num_blocks,
             resume.first_row,
@@ -156,6 +153,15 @@ class PrefixStage:
             self._provenance(work, resume, window),
             miss_reason,
         )
+
+    async def _tell(self, fetch: Fetch) -> None:
+        """kvmeta, what it was wrong about."""
+        self._counts.missing_blocks_total += len(fetch.missing)
+        self._counts.corrupt_blocks_total += len(fetch.corrupt)
+        if fetch.missing:
+            await self._forget(fetch.missing, "missing")
+        if fetch.corrupt:
+            await self._forget(fetch.corrupt, "corrupt")
 
     def _count(self, resume: Resume, took_s: float) -> None:
         """Hits, and apart from them what their prompts waited for them: one says nothing of the

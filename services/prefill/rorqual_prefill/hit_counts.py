@@ -22,3 +22,5 @@ class HitCounts:
     swapped_blocks_total: int = 0
     swap_s_total: float = 0.0
     relayed_blocks_total: int = 0
+    corrupt_blocks_total: int = 0
+    missing_blocks_total: int = 0
