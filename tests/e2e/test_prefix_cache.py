@@ -27,21 +27,23 @@ def test_a_repeated_2000_token_prompt_computes_only_its_last_partial_block(
 
 
 def test_another_salt_shares_nothing(client: openai.OpenAI) -> None:
-    def cached(salt: str) -> int:
+    def cached(salt: str) -> tuple[int, str]:
+        """Tokens that were cached, and why no more were."""
         done = client.chat.completions.create(
             model="smollm2-135m-instruct",
             messages=[{"role": "user", "content": "Salted:" + _WORD * 400}],
             max_tokens=1,
-            extra_body={"cache_salt": salt},
+            extra_body={"cache_salt": salt, "cache_ttl": "1h"},
         )
         assert done.usage and done.usage.prompt_tokens_details
-        return done.usage.prompt_tokens_details.cached_tokens or 0
+        reason = (done.usage.model_extra or {}).get("cache_miss_reason", "")
+        return done.usage.prompt_tokens_details.cached_tokens or 0, reason
 
-    assert cached("one") == 0
+    assert cached("one") == (0, "never_stored")
     end_s = time.monotonic() + WAIT_S
-    while cached("one") == 0:
+    while cached("one") != (3 * 128, ""):
         assert time.monotonic() < end_s, "the blocks were never stored"
-    assert cached("two") == 0
+    assert cached("two") == (0, "never_stored")
 
 
 def _ask_until_stored(chat: GreedyChat, client: openai.OpenAI, content: str):  # type: ignore[no-untyped-def]
