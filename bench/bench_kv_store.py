@@ -1,11 +1,12 @@
 """The block store against `fio` on the same directory: random reads and writes of 112 KiB blocks.
 
-Turn by turn, in one run. fio's figure is its best engine (system calls from four threads, libaio with 16
-requests in flight, io_uring with 16 or 64), past the page cache, within a file as large as the store. The
-store reads batches of random blocks, verified, and writes new blocks while full, so that every
-write has evicted another block; its memory is page-aligned, as fio's and the engine's pages are. A
-turn gives a rate; a figure is the median of its turns. On a busy machine the ratio also says how
-the processor was shared out: fio takes hardly any of it, the store what the cpu figures say."""
+Turn by turn, in one run. fio's figure is its best engine (system calls from four threads, libaio
+with 16 requests in flight, io_uring with 16 or 64), past the page cache, within a file as large as
+the store. The store reads batches of random blocks, verified, and writes new blocks while full, so
+that every write has evicted another block; its memory is page-aligned, as fio's and the engine's
+pages are. A turn gives a rate; a figure is the median of its turns. On a busy machine the ratio
+also says how the processor was shared out: fio takes hardly any of it, the store what the cpu
+figures say."""
 
 from __future__ import annotations
 
