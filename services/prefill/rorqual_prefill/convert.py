@@ -186,8 +186,6 @@ class HandoverParts:
     """Of the last full prompt block; empty where there is none."""
     num_stored_blocks: int
     num_cached_tokens: int
-    miss_reason: str
-    """Why no more was cached; empty where nothing was missed."""
     prompt: Any
     kv_pages: Any
     first_logits: Any
@@ -196,6 +194,8 @@ class HandoverParts:
     """Window state behind the prompt; None where the model has no windows."""
     provenance: Provenance = Provenance.EXACT
     """Of what was computed here."""
+    miss_reason: str = ""
+    """Why no more was cached; empty where nothing was missed."""
 
 
 def handover_to_wire(job: Job, parts: HandoverParts) -> decode_pb2.HandoverRequest:
