@@ -16,6 +16,7 @@ NAMESPACE = "rorqual"
 IMAGE = "rorqual/{}:latest"
 MODEL_DIR = "/models/smollm2-135m-instruct"
 HOME = "/var/lib/rorqual"
+SECRETS_DIR = "/etc/rorqual/secrets"
 METRICS_PORT, HTTP_PORT, NATS_PORT, REDIS_PORT = 9400, 8000, 4222, 6379
 DRAIN_S, GRACE_S = 60, 90
 USER = 10001
@@ -112,7 +113,7 @@ def _deployment(name: str, facts: Service) -> Manifest:
                 }
             ],
             "containers": [_container(name, facts, _environment(name, facts))],
-            "volumes": _volumes(facts),
+            "volumes": _volumes(name, facts),
         },
     }
     strategy: Manifest = {
@@ -166,6 +167,7 @@ def _environment(name: str, facts: Service) -> list[Manifest]:
     address = {"fieldRef": {"fieldPath": "status.podIP"}}
     fixed = {
         "RORQUAL_NATS_URL": f"nats://nats:{NATS_PORT}",
+        "RORQUAL_SECRETS_DIR": SECRETS_DIR,
         "RORQUAL_HOME": HOME,
         "RORQUAL_MODEL_DIR": MODEL_DIR,
         "RORQUAL_METRICS_HOST": "0.0.0.0",
@@ -182,8 +184,9 @@ def _environment(name: str, facts: Service) -> list[Manifest]:
     return variables
 
 
-def _volumes(facts: Service) -> list[Manifest]:
+def _volumes(name: str, facts: Service) -> list[Manifest]:
     volumes: list[Manifest] = [
+        {"name": "secrets", "secret": {"secretName": f"rorqual-{name}", "defaultMode": 0o440}},
         {"name": "home", "emptyDir": {}},
         {"name": "tmp", "emptyDir": {}},
         {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": facts.shm}},
@@ -197,6 +200,7 @@ def _volumes(facts: Service) -> list[Manifest]:
 
 def _mounts(facts: Service) -> list[Manifest]:
     mounts: list[Manifest] = [
+        {"name": "secrets", "mountPath": SECRETS_DIR, "readOnly": True},
         {"name": "home", "mountPath": HOME},
         {"name": "tmp", "mountPath": "/tmp"},
         {"name": "shm", "mountPath": "/dev/shm"},
@@ -259,7 +263,8 @@ def _claim(name: str, mode: str, size: str) -> Manifest:
 
 NATS_CONF = """\
 port: 4222
-http: 0.0.0.0:8222
+http: "127.0.0.1:8222"
+include "authorization.conf"
 jetstream { store_dir: /data, max_file_store: 8Gi }
 cluster {
   name: rorqual
@@ -283,10 +288,11 @@ def _nats() -> list[Manifest]:
         "command": command,
         "env": [{"name": "POD", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}}],
         "ports": [{"name": "client", "containerPort": NATS_PORT}, {"name": "cluster", "containerPort": 6222}],
-        "readinessProbe": {"httpGet": {"path": "/healthz?js-enabled-only=true", "port": 8222}},
+        "readinessProbe": {"exec": {"command": ["wget", "-q", "-O", "/dev/null", "http://127.0.0.1:8222/healthz?js-enabled-only=true"]}},
         "volumeMounts": [{"name": "data", "mountPath": "/data"}, {"name": "config", "mountPath": "/etc/nats"}],
     }  # fmt: skip
-    volumes = [{"name": "config", "configMap": {"name": "nats"}}]
+    sources = [{"configMap": {"name": "nats"}}, {"secret": {"name": "rorqual-nats"}}]
+    volumes = [{"name": "config", "projected": {"sources": sources, "defaultMode": 0o440}}]
     budget = _object("policy/v1", "PodDisruptionBudget", "nats", spec={"maxUnavailable": 1, "selector": _select("nats")})  # fmt: skip
     return [config, *_stateful("nats", 3, container, volumes, "10Gi", NATS_PORT), budget]
 
@@ -374,7 +380,10 @@ def _policies() -> list[Manifest]:
             if name != "gateway"
         ),
         _policy("gateway", _select("gateway"), ["Ingress"], ingress=[{"ports": [{"port": "http"}]}, {"from": [_FLEET]}, _scrapes()]),
-        _policy("nats", _select("nats"), ["Ingress"], ingress=[{"from": [_FLEET]}]),
+        _policy("nats", _select("nats"), ["Ingress"], ingress=[
+            {"from": [_FLEET], "ports": [{"port": NATS_PORT}]},
+            {"from": [{"podSelector": _select("nats")}], "ports": [{"port": 6222}]},
+        ]),
         _policy("redis", _select("redis"), ["Ingress"], ingress=[{"from": redis_clients, "ports": [{"port": REDIS_PORT}]}]),
         _policy("vision-fetches", _select("vision"), ["Egress"], egress=[{"to": [public], "ports": [{"port": 443}, {"port": 80}]}]),
     ]  # fmt: skip

@@ -197,16 +197,18 @@ def _down(options: argparse.Namespace, _arguments: Sequence[str]) -> int:
 
 
 def _ps(options: argparse.Namespace, _arguments: Sequence[str]) -> int:
+    from rorqual_cli.address import bus_address
     from rorqual_cli.ps import ps
 
-    return ps(options.nats_url or running_state(options.home).nats_url)
+    return ps(bus_address(options.nats_url, options.home))
 
 
 def _top(options: argparse.Namespace, _arguments: Sequence[str]) -> int:
+    from rorqual_cli.address import bus_address
     from rorqual_cli.top import top
 
-    url = options.nats_url or running_state(options.home).nats_url
-    return top(url, interval_s=options.interval, num_rounds=options.rounds)
+    address = bus_address(options.nats_url, options.home)
+    return top(address, interval_s=options.interval, num_rounds=options.rounds)
 
 
 def _trace(options: argparse.Namespace, _arguments: Sequence[str]) -> int:
@@ -257,12 +259,13 @@ def _kv(options: argparse.Namespace, _arguments: Sequence[str]) -> int:
 
 
 def _clear(options: argparse.Namespace) -> int:
+    from rorqual_cli.address import bus_address
     from rorqual_cli.kv_clear import clear
 
     if options.all == (options.tenant is not None or options.fingerprint is not None):
         raise CliError("name --tenant, --fingerprint or both, or else --all")
-    nats_url = options.nats_url or running_state(options.home).nats_url
-    return clear(nats_url, tenant=options.tenant, fingerprint=options.fingerprint)
+    address = bus_address(options.nats_url, options.home)
+    return clear(address, tenant=options.tenant, fingerprint=options.fingerprint)
 
 
 def _keys(options: argparse.Namespace, _arguments: Sequence[str]) -> int:

@@ -16,6 +16,7 @@ _PREFIX = "RORQUAL_"
 _DECIDED_BY_US = {
     "RORQUAL_NATS_URL": "a fleet starts its own NATS",
     "RORQUAL_REDIS_URL": "a fleet starts its own Redis",
+    "RORQUAL_SECRETS_DIR": "a fleet makes its own identities, in secrets/ of its home",
     "RORQUAL_INSTANCE_ID": "instances are numbered",
     "RORQUAL_MODEL_DIR": "use --model",
     "RORQUAL_METRICS_PORT": "every instance takes a free one, which `rorqual ps` shows",

@@ -11,6 +11,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO
 
+from rorqual_runtime.identities.files import issue
+
+from rorqual_cli.address import BusAddress, fleet_secrets
 from rorqual_cli.environment import check_environment, without_effect
 from rorqual_cli.model import ensure_model
 from rorqual_cli.options import STOP_ORDER, FleetOptions
@@ -58,9 +61,9 @@ class Fleet:
         """Between SIGTERM and SIGKILL."""
         return self._options.drain_s + _STOP_SLACK_S
 
-    @property
-    def nats_url(self) -> str:
-        return self.endpoints.nats_url
+    def bus_address(self, identity: str = "cli") -> BusAddress:
+        """Of its NATS, for one of its identities."""
+        return BusAddress(self.endpoints.nats_url, identity, fleet_secrets(self.home) / identity)
 
     async def start(self) -> None:
         """Return once the fleet answers requests. Raises: CliError."""
@@ -72,6 +75,7 @@ class Fleet:
         check_room(self.home)
         self._write_state()
         started_s = time.monotonic()
+        issue(fleet_secrets(self.home))
         model_dir = await ensure_model(self._options.model, self.home, self._report.say)
         await self._start_servers()
         specs = service_specs(self._options, self.home, model_dir, self.endpoints)
@@ -131,7 +135,7 @@ class Fleet:
 
     async def _wait_until_ready(self, started_s: float) -> None:
         services = [p for p in self.processes.values() if p.spec.service not in ("nats", "redis")]
-        nc = await connect(self.nats_url)
+        nc = await connect(self.bus_address())
         try:
             await wait_until_ready(
                 nc,
@@ -178,7 +182,7 @@ class Fleet:
         FleetState(
             supervisor=own_record("supervisor"),
             base_url=self.base_url,
-            nats_url=self.nats_url,
+            nats_url=self.endpoints.nats_url,
             redis_url=self.endpoints.redis_url,
             is_ready=self._is_declared,
             stop_s=len(STOP_ORDER) * self._grace_s + _STOP_SLACK_S,

@@ -10,20 +10,21 @@ from rich.table import Table
 from rorqual_proto.v1 import load_pb2
 from rorqual_runtime.discovery import Instance, discover
 
+from rorqual_cli.address import BusAddress
 from rorqual_cli.readiness import connect
 
 COLUMNS = ("SERVICE", "ID", "VERSION", "UPTIME", "STATE", "PID", "METRICS", "LOAD")
 
 
-def ps(nats_url: str, *, timeout_s: float = 0.5) -> int:
+def ps(address: BusAddress, *, timeout_s: float = 0.5) -> int:
     """Print one line an instance. Raises: CliError when NATS can't be reached."""
-    instances = asyncio.run(_discover(nats_url, timeout_s))
+    instances = asyncio.run(_discover(address, timeout_s))
     print_table([_row(instance) for instance in instances])
     return 0
 
 
-async def _discover(nats_url: str, timeout_s: float) -> list[Instance]:
-    nc = await connect(nats_url)
+async def _discover(address: BusAddress, timeout_s: float) -> list[Instance]:
+    nc = await connect(address)
     try:
         return await discover(nc, timeout_s)
     finally:

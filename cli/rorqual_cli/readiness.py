@@ -7,10 +7,15 @@ import time
 from collections.abc import Iterable
 
 import httpx
-import nats
+import nats.errors
 from nats.aio.client import Client
+from rorqual_runtime.connection import sign_in
 from rorqual_runtime.discovery import Instance, discover
+from rorqual_runtime.errors import Unsupported
+from rorqual_runtime.identities.bus_rights import inbox_prefix
+from rorqual_runtime.identities.files import read_user_key
 
+from rorqual_cli.address import BusAddress
 from rorqual_cli.problems import CliError
 from rorqual_cli.processes import ManagedProcess
 from rorqual_cli.report import Reporter
@@ -38,22 +43,27 @@ async def wait_for_port(process: ManagedProcess, port: int, timeout_s: float) ->
         await asyncio.sleep(0.02)
 
 
-async def connect(nats_url: str) -> Client:
+async def connect(address: BusAddress) -> Client:
     """A client for discovery; a few tries, nothing on stderr. Raises: CliError."""
+    client = Client()
 
     async def stay_quiet(_error: Exception) -> None:
         return
 
     try:
-        return await nats.connect(
-            nats_url,
+        key = read_user_key(address.secrets_dir)
+        await client.connect(
+            address.url,
+            inbox_prefix=inbox_prefix(address.identity),
+            **sign_in(client, key),
             connect_timeout=int(_CONNECT_TIMEOUT_S),
             max_reconnect_attempts=1,
             reconnect_time_wait=0.1,  # type: ignore[arg-type]
             error_cb=stay_quiet,
         )
-    except (OSError, TimeoutError, nats.errors.Error) as error:
-        raise CliError(f"NATS at {nats_url} can't be reached ({error})") from error
+    except (OSError, TimeoutError, nats.errors.Error, Unsupported) as error:
+        raise CliError(f"NATS at {address.url} can't be reached ({error})") from error
+    return client
 
 
 async def wait_until_ready(

@@ -17,38 +17,38 @@ from nats.aio.msg import Msg
 from rorqual_proto.v1 import decode_pb2, kvmeta_pb2, router_pb2
 from rorqual_runtime import subjects
 
+from rorqual_cli.address import BusAddress, bus_address
 from rorqual_cli.problems import CliError
 from rorqual_cli.readiness import connect
 from rorqual_cli.report import Reporter
-from rorqual_cli.state import running_state
 from rorqual_cli.trace_record import TraceRecorder
 
 
 def run_record(options: argparse.Namespace, report: Reporter) -> int:
     """Record until Ctrl-C, or for --seconds. Raises: CliError when NATS can't be reached."""
-    nats_url = options.nats_url or running_state(options.home).nats_url
+    address = bus_address(options.nats_url, options.home, "recorder")
     recorder = TraceRecorder()
     with suppress(KeyboardInterrupt):
-        asyncio.run(_record(nats_url, recorder, options.out, options.seconds, report))
+        asyncio.run(_record(address, recorder, options.out, options.seconds, report))
     report.waiting("")
     report.say(
         f"{recorder.num_written} requests in {options.out}, "
         f"{recorder.num_open} had not ended and are left out"
     )
     if not recorder.num_written:
-        raise CliError(f"no request ended while {nats_url} was listened to")
+        raise CliError(f"no request ended while {address.url} was listened to")
     return 0
 
 
 async def _record(
-    nats_url: str, recorder: TraceRecorder, path: Path, seconds: float, report: Reporter
+    address: BusAddress, recorder: TraceRecorder, path: Path, seconds: float, report: Reporter
 ) -> None:
-    nc = await connect(nats_url)
+    nc = await connect(address)
     end_s = time.monotonic() + seconds if seconds else math.inf
     with path.open("w", encoding="utf-8", buffering=1) as out:  # a row is kept at once
         try:
             await listen(nc, recorder, out)
-            report.say(f"recording {nats_url}; Ctrl-C ends it")
+            report.say(f"recording {address.url}; Ctrl-C ends it")
             while (left_s := end_s - time.monotonic()) > 0:
                 report.waiting(f"{recorder.num_written} requests, {recorder.num_open} under way")
                 await asyncio.sleep(min(1.0, left_s))

@@ -12,6 +12,9 @@ import sys
 from importlib.util import find_spec
 from pathlib import Path
 
+from rorqual_runtime.identities.files import NATS_AUTHORIZATION
+
+from rorqual_cli.address import fleet_secrets
 from rorqual_cli.problems import CliError, ExitCode
 from rorqual_cli.processes import ProcessSpec
 
@@ -35,13 +38,17 @@ def free_port() -> int:
 
 
 def nats_spec(home: Path, port: int) -> ProcessSpec:
-    """NATS with JetStream, reachable from this machine only.
+    """NATS with JetStream, reachable from this machine only, by those whose identities were issued.
 
     Raises: CliError when the binary is missing.
     """
     directory = home / "nats"
     directory.mkdir(parents=True, exist_ok=True)
-    command = (nats_binary(), "-a", HOST, "-p", str(port), "-js", "-sd", str(directory))
+    authorization = fleet_secrets(home) / NATS_AUTHORIZATION
+    command = (
+        *(nats_binary(), "-c", str(authorization)),
+        *("-a", HOST, "-p", str(port), "-js", "-sd", str(directory)),
+    )
     return ProcessSpec("nats", "nats", command, home / "logs" / "nats.log")
 
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from rorqual_cli.address import fleet_secrets
 from rorqual_cli.options import SERVICES, FleetOptions
 from rorqual_cli.processes import ProcessSpec
 
@@ -49,6 +50,7 @@ def service_specs(
                 **_service_env(service, options, endpoints),
                 **options.env,
                 "RORQUAL_INSTANCE_ID": name,
+                "RORQUAL_SECRETS_DIR": str(fleet_secrets(home) / service),
             }
             command = (sys.executable, "-m", f"rorqual_{service}")
             specs.append(ProcessSpec(name, service, command, home / "logs" / f"{name}.log", env))

@@ -14,6 +14,7 @@ from rich.table import Table
 from rich.text import Text
 from rorqual_runtime.discovery import Instance, discover
 
+from rorqual_cli.address import BusAddress
 from rorqual_cli.ps import load_text, state_text, uptime_text
 from rorqual_cli.readiness import connect
 
@@ -35,15 +36,15 @@ class Totals:
     """Of asked prefix blocks; None = nothing was asked yet"""
 
 
-def top(nats_url: str, *, interval_s: float = 1.0, num_rounds: int | None = None) -> int:
+def top(address: BusAddress, *, interval_s: float = 1.0, num_rounds: int | None = None) -> int:
     """Show the fleet until interrupted, or num_rounds times. Raises: CliError without NATS."""
-    asyncio.run(_watch(nats_url, interval_s, num_rounds))
+    asyncio.run(_watch(address, interval_s, num_rounds))
     return 0
 
 
-async def _watch(nats_url: str, interval_s: float, num_rounds: int | None) -> None:
+async def _watch(address: BusAddress, interval_s: float, num_rounds: int | None) -> None:
     console = Console(highlight=False)
-    nc = await connect(nats_url)
+    nc = await connect(address)
     try:
         with Live(console=console, auto_refresh=False, screen=sys.stdout.isatty()) as live:
             shown = 0

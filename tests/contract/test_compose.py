@@ -4,11 +4,17 @@ from __future__ import annotations
 
 import importlib
 import re
+import shutil
+import subprocess
+from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 from pydantic_settings import BaseSettings
+from rorqual_cli.servers import nats_binary
+from rorqual_runtime.identities.bus_rights import BUS_RIGHTS
+from rorqual_runtime.identities.files import issue
 from rorqual_runtime.settings import RuntimeSettings, variables_of
 
 from scripts.dashboards import DASHBOARDS, render
@@ -23,7 +29,7 @@ from tests.contract.distributions import (
 COMPOSE: dict[str, Any] = yaml.safe_load((ROOT / "compose.yaml").read_text())
 BLOCKS: dict[str, Any] = COMPOSE["services"]
 WATCHERS = {"prometheus", "grafana", "jaeger"}
-OTHERS = {"nats", "redis", "otel-collector", "model", *WATCHERS}
+OTHERS = {"nats", "redis", "otel-collector", "model", "secrets", *WATCHERS}
 
 
 def settings_of(service: str) -> type[BaseSettings]:
@@ -109,6 +115,27 @@ def test_the_collector_listens_where_the_services_send() -> None:
     for pipeline in config["service"]["pipelines"].values():
         for kind in ("receivers", "processors", "exporters"):
             assert set(pipeline[kind]) <= config[kind].keys()
+
+
+@pytest.mark.parametrize("service", SERVICES)
+def test_a_service_sees_the_files_of_its_own_identity_only(service: str) -> None:
+    folder = COMPOSE["x-environment"]["RORQUAL_SECRETS_DIR"]
+    seen = [mount for mount in BLOCKS[service]["volumes"] if mount.startswith("secrets")]
+    assert seen == [f"secrets-{service}:{folder}:ro"]
+    assert f"secrets-{service}:/secrets/{service}" in BLOCKS["secrets"]["volumes"]
+    assert {mount.partition(":")[0] for mount in BLOCKS["secrets"]["volumes"]} < COMPOSE[
+        "volumes"
+    ].keys()
+    assert {*SERVICES, "cli", "recorder"} == BUS_RIGHTS.keys()
+
+
+def test_nats_accepts_its_configuration(tmp_path: Path) -> None:
+    issue(tmp_path / "issued")
+    (tmp_path / "issued/nats").rename(tmp_path / "secrets")
+    shutil.copy(ROOT / "deploy/nats.conf", tmp_path / "nats.conf")
+    command = [nats_binary(), "-t", "-c", str(tmp_path / "nats.conf")]
+    run = subprocess.run(command, check=False, capture_output=True, text=True, timeout=60)
+    assert run.returncode == 0, run.stderr
 
 
 def test_who_watches_is_a_profile_and_finds_every_service() -> None:

@@ -99,7 +99,10 @@ def test_one_shot_chat_streams_an_answer_and_leaves_one_trace(home: Path) -> Non
 @pytest.mark.parametrize(("service", "code"), [("kvmeta", 0), ("nonsense", 1)])
 def test_the_probe_of_the_images_knows_who_is_ready(home: Path, service: str, code: int) -> None:
     probe = [sys.executable, "-IS", str(ROOT / "deploy" / "healthcheck.py")]
-    run = subprocess.run([*probe, service, state_of(home).nats_url], check=False, timeout=60)
+    table = rorqual("ps", "--home", str(home)).stdout
+    (port,) = re.findall(r"^kvmeta .*http://127\.0\.0\.1:(\d+)/metrics", table, re.MULTILINE)
+    env = {"RORQUAL_METRICS_PORT": port}
+    run = subprocess.run([*probe, service], check=False, timeout=60, env=env)
     assert run.returncode == code
 
 

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import openai
+from rorqual_cli.address import BusAddress
 from rorqual_cli.readiness import connect
 from rorqual_cli.record import listen
 from rorqual_cli.trace_record import TraceRecorder
@@ -20,12 +21,12 @@ from tests.support.waiting import WAIT_S, until_blocking
 
 
 @contextmanager
-def _recording(nats_url: str, out: io.StringIO) -> Iterator[TraceRecorder]:
+def _recording(address: BusAddress, out: io.StringIO) -> Iterator[TraceRecorder]:
     """Listens in a thread of its own while the block runs."""
     recorder, is_listening, may_end = TraceRecorder(), threading.Event(), threading.Event()
 
     async def record() -> None:
-        nc = await connect(nats_url)
+        nc = await connect(address)
         await listen(nc, recorder, out)
         is_listening.set()
         await asyncio.to_thread(may_end.wait, WAIT_S)
@@ -45,7 +46,7 @@ def test_two_prompts_that_begin_alike(client: openai.OpenAI, shared_fleet: Runni
     out = io.StringIO()
     text = " ".join(f"record{i}" for i in range(200))
     used = []
-    with _recording(shared_fleet.nats_url, out) as recorder:
+    with _recording(shared_fleet.bus_address("recorder"), out) as recorder:
         for question in ("One?", "Two?"):
             answer = client.chat.completions.create(
                 model=MODEL,

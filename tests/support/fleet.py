@@ -21,11 +21,12 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
-import nats
 import pytest
+from rorqual_cli.address import BusAddress
 from rorqual_cli.fleet import Fleet
 from rorqual_cli.model import DEFAULT_MODEL, ensure_model
 from rorqual_cli.options import FleetOptions
+from rorqual_cli.readiness import connect
 from rorqual_proto.v1 import load_pb2
 from rorqual_runtime.discovery import Instance, discover
 
@@ -73,9 +74,9 @@ class RunningFleet:
         """Of the gateway, without /v1."""
         return self._fleet.base_url
 
-    @property
-    def nats_url(self) -> str:
-        return self._fleet.nats_url
+    def bus_address(self, identity: str = "cli") -> BusAddress:
+        """Of its NATS, for one of its identities."""
+        return self._fleet.bus_address(identity)
 
     @property
     def redis_url(self) -> str:
@@ -130,7 +131,7 @@ class RunningFleet:
 
     def instances(self, timeout_s: float = 0.3) -> list[Instance]:
         """What NATS discovery shows, with load reports."""
-        return self._call(_discover(self.nats_url, timeout_s), CALL_TIMEOUT_S)
+        return self._call(_discover(self.bus_address(), timeout_s), CALL_TIMEOUT_S)
 
     def loads(self) -> dict[str, load_pb2.LoadReport]:
         """Load reports by instance id."""
@@ -169,6 +170,12 @@ class RunningFleet:
         with suppress(FileNotFoundError):
             return (self.home / "logs" / f"{name}.log").read_text(errors="replace")
         return ""
+
+    def refused(self) -> list[str]:
+        """What the servers did not let its processes do, as those logged it."""
+        logs = (self.home / "logs").glob("*.log*")
+        lines = [line for log in logs for line in log.read_text(errors="replace").splitlines()]
+        return [line for line in lines if "permissions violation" in line.lower()]
 
     def _call(self, coro: Coroutine[Any, Any, T], timeout_s: float) -> T:
         future = asyncio.run_coroutine_threadsafe(coro, self._loop)
@@ -219,6 +226,8 @@ def running_fleet(home: Path, **options: Any) -> Iterator[RunningFleet]:
     try:
         running.start()
         yield running
+        refused = running.refused()
+        assert not refused, f"NATS refused what a service needs: {refused[:3]}"
     finally:
         running.stop()
 
@@ -251,8 +260,8 @@ def _with_model(options: FleetOptions, model: str) -> FleetOptions:
     return dataclasses.replace(options, model=model)
 
 
-async def _discover(nats_url: str, timeout_s: float) -> list[Instance]:
-    nc = await nats.connect(nats_url)
+async def _discover(address: BusAddress, timeout_s: float) -> list[Instance]:
+    nc = await connect(address)
     try:
         return await discover(nc, timeout_s)
     finally:

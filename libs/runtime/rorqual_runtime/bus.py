@@ -35,6 +35,8 @@ from rorqual_runtime.errors import (
     ServingError,
     error_to_wire,
 )
+from rorqual_runtime.identities.bus_rights import inbox_prefix
+from rorqual_runtime.identities.files import read_user_key
 from rorqual_runtime.logs import bind_request_id, get_logger
 from rorqual_runtime.micro import DEFAULT_MAX_IN_FLIGHT, MicroService
 from rorqual_runtime.patience import Patience
@@ -103,12 +105,15 @@ class Bus:
     ) -> Bus:
         """Connect as service `name`. It shows up in discovery once it serves something.
 
-        Raises: Unavailable when no broker answers within `timeout_s` (default: from the settings).
+        Raises: Unavailable when no broker lets us in within `timeout_s` (default: from the
+        settings), Unsupported when the files that prove who we are can't be read.
         """
         instance_id = instance_id or settings.instance_id or f"{name}-{secrets.token_hex(4)}"
-        connection = BrokerConnection(instance_id)
+        connection = BrokerConnection(instance_id, inbox_prefix=inbox_prefix(name))
         await connection.open(
-            settings.nats_servers, timeout_s=timeout_s or settings.connect_timeout_s
+            settings.nats_servers,
+            timeout_s=timeout_s or settings.connect_timeout_s,
+            key=read_user_key(settings.secrets_dir),
         )
         return cls(
             connection,

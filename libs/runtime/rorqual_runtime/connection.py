@@ -15,6 +15,7 @@ from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription
 
 from rorqual_runtime.errors import DeadlineExceeded, RequestTooLarge, Unavailable
+from rorqual_runtime.identities.nkeys import UserKey
 from rorqual_runtime.logs import get_logger
 from rorqual_runtime.patience import REJOIN_S, Patience
 from rorqual_runtime.subjects import PREFIX
@@ -94,6 +95,14 @@ class EnduringClient(Client):
                 await asyncio.sleep(RECONNECT_WAIT_S)
 
 
+def sign_in(client: Client, key: UserKey | None) -> dict[str, Any]:
+    """What `client.connect` must be told to prove that it holds this key; nothing without one."""
+    if key is None:
+        return {}
+    client._public_nkey = key.public  # nats-py takes it from a seed only
+    return {"signature_cb": key.sign}
+
+
 class BrokerConnection:
     """Publish, request and subscribe that survive broker restarts.
 
@@ -101,9 +110,11 @@ class BrokerConnection:
     waits while disconnected, replies that fail at once when the connection breaks, hooks.
     """
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, *, inbox_prefix: str = "_INBOX") -> None:
+        """inbox_prefix: of the subjects at which we are answered."""
         self.client: Client = EnduringClient()
         self._name = name
+        self._inbox_prefix = inbox_prefix
         self._replies: dict[str, Reply] = {}
         self._tokens = itertools.count()
         self._inbox = ""
@@ -123,13 +134,17 @@ class BrokerConnection:
         """Connected, and not only just again: whoever is not there now has gone."""
         return self.is_connected and time.monotonic() - self._returned_s >= REJOIN_S
 
-    async def open(self, servers: list[str], *, timeout_s: float) -> None:
-        """Raises: Unavailable when no server answered within `timeout_s`."""
+    async def open(
+        self, servers: list[str], *, timeout_s: float, key: UserKey | None = None
+    ) -> None:
+        """Raises: Unavailable when no server let us in within `timeout_s`."""
         try:
             async with asyncio.timeout(timeout_s):
                 await self.client.connect(
                     servers,
                     name=self._name,
+                    inbox_prefix=self._inbox_prefix,
+                    **sign_in(self.client, key),
                     allow_reconnect=True,
                     max_reconnect_attempts=-1,
                     reconnect_time_wait=RECONNECT_WAIT_S,  # type: ignore[arg-type]

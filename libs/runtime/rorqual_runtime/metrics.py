@@ -1,4 +1,5 @@
-"""Prometheus metrics of any service: its load reports, its own measurements, its process.
+"""Prometheus metrics of any service: its load reports, its own measurements, its process; beside
+them, whether it is ready.
 
 Every number of a load report is a metric by itself: `rorqual_<field>`, or
 `rorqual_<service>_<field>` for what only that service says; fields that end in `_total` are
@@ -8,7 +9,7 @@ histograms and counters of its own to `registry`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Thread
@@ -49,7 +50,9 @@ class ServiceMetrics:
     """One service's registry. last_report: the load report that scrapes show."""
 
     def __init__(self, service: str, instance_id: str, version: str) -> None:
+        self.service = service
         self.registry = CollectorRegistry()
+        self.is_ready: Callable[[], bool] = lambda: False
         self.last_report = LoadReport(service=service, instance_id=instance_id)
         self._info = {"service": service, "instance_id": instance_id, "version": version}
         self.registry.register(_Reported(self))
@@ -111,8 +114,9 @@ def _by_key(name: str, key_field: FieldDescriptor, values: Any) -> Metric:
 
 
 @contextmanager
-def served(registry: CollectorRegistry, host: str, port: int) -> Iterator[int]:
-    """`/metrics` over HTTP in threads of its own; yields the port. port: 0 = any free one.
+def served(metrics: ServiceMetrics, host: str, port: int) -> Iterator[int]:
+    """`/metrics` and `/ready` over HTTP in threads of its own; yields the port. port: 0 = any
+    free one. `/ready` names the service, with 200 or 503, for probes.
 
     Always in the text format: in OpenMetrics the client library turns the colon of the names that
     engines use into an underscore. Raises: Unsupported when the port can't be had.
@@ -120,12 +124,22 @@ def served(registry: CollectorRegistry, host: str, port: int) -> Iterator[int]:
 
     class Handler(BaseHTTPRequestHandler):
         timeout = _CLIENT_TIMEOUT_S
+        server_version, sys_version = "rorqual", ""
 
         def do_GET(self) -> None:
-            is_known = self.path.split("?")[0] in ("/", "/metrics")
-            body = generate_latest(registry) if is_known else b"not here: /metrics\n"
-            self.send_response(200 if is_known else 404)
-            self.send_header("Content-Type", CONTENT_TYPE_LATEST if is_known else "text/plain")
+            path = self.path.split("?")[0]
+            if path in ("/", "/metrics"):
+                self._answer(200, generate_latest(metrics.registry), CONTENT_TYPE_LATEST)
+            elif path == "/ready":
+                is_ready = metrics.is_ready()
+                text = f"{metrics.service} {'ready' if is_ready else 'not ready'}\n"
+                self._answer(200 if is_ready else 503, text.encode())
+            else:
+                self._answer(404, b"not here: /metrics, /ready\n")
+
+        def _answer(self, status: int, body: bytes, content_type: str = "text/plain") -> None:
+            self.send_response(status)
+            self.send_header("Content-Type", content_type)
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()
             self.wfile.write(body)

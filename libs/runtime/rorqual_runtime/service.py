@@ -174,7 +174,7 @@ async def open_service(
         metadata = _metadata(settings, incarnation)
         if settings.metrics_port is not None:
             port = stack.enter_context(
-                served(metrics.registry, settings.metrics_host, settings.metrics_port)
+                served(metrics, settings.metrics_host, settings.metrics_port)
             )
             metadata["metrics"] = f"http://{settings.advertise_host}:{port}/metrics"
         bus = await Bus.connect(
@@ -205,6 +205,7 @@ async def open_service(
             metrics=metrics,
             clock=WallClock(),
         )
+        metrics.is_ready = lambda: ctx.is_ready and bus.is_connected
         stack.push_async_callback(ctx.cancel_tasks)
         await _register(ctx)
         yield ctx
@@ -231,7 +232,7 @@ async def _register(ctx: ServiceContext) -> None:
         return Empty()
 
     await ctx.bus.serve(
-        subjects.shutdown(ctx.instance_id),
+        subjects.shutdown(ctx.name, ctx.instance_id),
         Empty,
         Empty,
         on_shutdown,

@@ -36,6 +36,11 @@ class RuntimeSettings(BaseSettings):
     )
     redis_url: str = Field("redis://127.0.0.1:6379/0", description="Redis behind kvmeta")
     home: Path = Field(Path(".rorqual"), description="run directory: logs traces run store models")
+    secrets_dir: Path | None = Field(
+        None,
+        description="directory with the files that prove who this process is (nats.nk); "
+        "unset: servers that ask nobody",
+    )
     instance_id: str | None = Field(
         None, description="name of this process in the fleet; default <service>-<random>"
     )

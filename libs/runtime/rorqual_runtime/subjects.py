@@ -187,6 +187,6 @@ def scaler_get_decision() -> str:
     return _subject("scaler", "get_decision")
 
 
-def shutdown(instance_id: str) -> str:
+def shutdown(service: str, instance_id: str) -> str:
     """Asks one instance to drain and stop, as SIGTERM would."""
-    return _subject("instance", "shutdown", instance_id)
+    return _subject("instance", "shutdown", service, instance_id)

@@ -12,6 +12,7 @@ from rorqual_scaler.settings import ScalerSettings
 def make_driver(ctx: ServiceContext, settings: ScalerSettings) -> Driver:
     if settings.driver == "none":
         return NoDriver()
+    secrets_dir = ctx.settings.secrets_dir
     params = LocalDriverParams(
         modules={"prefill": settings.prefill_module, "decode": settings.decode_module},
         home=ctx.settings.home,
@@ -19,6 +20,7 @@ def make_driver(ctx: ServiceContext, settings: ScalerSettings) -> Driver:
         drain_s=settings.drain_s,
         kill_after_s=settings.kill_after_s,
         restart_pause_s=settings.restart_pause_s,
+        secrets_dir=secrets_dir.parent if secrets_dir else None,
     )
     return LocalDriver(ctx.bus, ctx.clock, params, ctx.track)
 

@@ -52,6 +52,8 @@ class LocalDriverParams:
     drain_s: float
     kill_after_s: float
     restart_pause_s: float
+    secrets_dir: Path | None = None
+    """With the files of every identity, one folder each; None: they have none."""
 
 
 @dataclass(slots=True)
@@ -63,7 +65,8 @@ class _Failures:
 
 
 class LocalDriver:
-    """Starts instances with the scaler's own environment and stops only those."""
+    """Starts instances with the scaler's own environment, but as who they are, and stops only
+    those."""
 
     def __init__(
         self,
@@ -157,9 +160,15 @@ class LocalDriver:
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=out,
                 stderr=out,
-                env={**os.environ, "RORQUAL_INSTANCE_ID": instance_id},
+                env={**os.environ, **self._identity(service, instance_id)},
                 start_new_session=True,
             )
+
+    def _identity(self, service: str, instance_id: str) -> dict[str, str]:
+        own = {"RORQUAL_INSTANCE_ID": instance_id}
+        if self._params.secrets_dir is not None:
+            own["RORQUAL_SECRETS_DIR"] = str(self._params.secrets_dir / service)
+        return own
 
     async def _watch(self, child: Child) -> None:
         """Notice the end of a child, wanted or not."""
@@ -199,7 +208,7 @@ class LocalDriver:
         """Whether the instance heard it; one that is still starting does not."""
         try:
             await self._bus.request(
-                subjects.shutdown(child.instance_id),
+                subjects.shutdown(child.service, child.instance_id),
                 Empty(),
                 Empty,
                 timeout_s=SHUTDOWN_REQUEST_S,

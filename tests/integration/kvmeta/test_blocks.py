@@ -2,6 +2,7 @@
 
 import pytest
 from redis.asyncio import Redis
+from rorqual_cli.address import BusAddress
 from rorqual_cli.kv_clear import ask_to_clear
 from rorqual_policy import block_keys
 from rorqual_proto.v1 import kvmeta_pb2
@@ -161,7 +162,7 @@ async def test_a_tenant_can_be_cleared_and_so_can_everything(
         assert (await client.match(KEYS)).miss_reason == "never_stored"
         assert (await client.match(other)).num_matched_blocks == 7
         everything = kvmeta_pb2.ClearBlocksRequest()
-        assert await ask_to_clear(runtime_settings.nats_url, everything) == 7
+        assert await ask_to_clear(BusAddress(runtime_settings.nats_url), everything) == 7
         assert (await client.match(other)).num_matched_blocks == 0
 
 

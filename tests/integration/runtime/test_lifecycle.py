@@ -128,7 +128,9 @@ async def test_a_shutdown_message_stops_one_instance(
 ) -> None:
     async with probe("serve", nats_server.url, tmp_path, RORQUAL_INSTANCE_ID="probe-9") as running:
         assert await running.line() == "ready"
-        await caller_bus.request(subjects.shutdown("probe-9"), Empty(), Empty, timeout_s=WAIT_S)
+        await caller_bus.request(
+            subjects.shutdown("probe", "probe-9"), Empty(), Empty, timeout_s=WAIT_S
+        )
         code, out, _ = await running.end()
     assert (code, out.split()[-1]) == (0, "closed")
 

@@ -94,7 +94,7 @@ async def test_a_process_that_others_started_is_never_stopped(
         told.append("p1")
         return Empty()
 
-    await bus.serve(subjects.shutdown("p1"), Empty, Empty, on_shutdown, name="shutdown")
+    await bus.serve(subjects.shutdown("prefill", "p1"), Empty, Empty, on_shutdown, name="shutdown")
     demand.baseline["p1"] = "prefill"
     async with running_scaler(runtime_settings, max_prefill=2) as scaler:
         await until(lambda: scaler.decision is not None)

@@ -1,0 +1,1 @@
+"""Who each process is to NATS, and what it may do there."""

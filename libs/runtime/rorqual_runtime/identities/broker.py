@@ -1,0 +1,32 @@
+"""The table of rights as a configuration of nats-server."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+
+from rorqual_runtime.identities.bus_rights import receive_subjects, send_subjects
+
+SIGN_IN_S = 10
+"""For a client to prove who it is: a busy machine takes its time."""
+ANSWER_WITHIN = "15m"
+"""How long after a question its answer is let through; longer than any handler runs."""
+
+
+def authorization(public_keys: Mapping[str, str]) -> str:
+    """`authorization` block: only these identities get in, each with its own rights.
+
+    public_keys: by identity.
+    """
+    users = [
+        {
+            "nkey": public_key,
+            "permissions": {
+                "publish": {"allow": send_subjects(identity)},
+                "subscribe": {"allow": receive_subjects(identity)},
+                "allow_responses": {"max": 1, "expires": ANSWER_WITHIN},
+            },
+        }
+        for identity, public_key in sorted(public_keys.items())
+    ]
+    return f"authorization: {json.dumps({'timeout': SIGN_IN_S, 'users': users}, indent=2)}\n"

@@ -1,0 +1,206 @@
+"""Each identity of a fleet may use its own subjects and nothing else: real keys, real NATS."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import re
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+from nats.aio.client import Client
+from rorqual_runtime import subjects
+from rorqual_runtime.bus import Bus
+from rorqual_runtime.connection import sign_in
+from rorqual_runtime.errors import Unavailable, Unsupported
+from rorqual_runtime.identities.bus_rights import (
+    BUS_RIGHTS,
+    inbox_prefix,
+    receive_subjects,
+    send_subjects,
+)
+from rorqual_runtime.identities.files import NATS_AUTHORIZATION, NATS_SEED, issue, read_user_key
+from rorqual_runtime.identities.nkeys import UserKey
+from rorqual_runtime.settings import RuntimeSettings
+
+from tests.support import servers
+from tests.support.bus import answer_place, ask_place, serve_place
+from tests.support.waiting import WAIT_S, until
+
+IDENTITIES = sorted(BUS_RIGHTS)
+STRANGERS = (">", "rorqual.>", "$SYS.>", "$JS.API.STREAM.LIST", "$JS.API.INFO", "_INBOX.>", "other")
+EVERYTHING = sorted(
+    {one for name in IDENTITIES for one in (*send_subjects(name), *receive_subjects(name))}
+)
+REFUSED = re.compile(r'permissions violation for (publish|subscription) to "([^"]*)"')
+"""As the client library tells it: in small letters."""
+
+
+@pytest_asyncio.fixture
+async def guarded(tmp_path: Path) -> AsyncIterator[servers.NatsServer]:
+    """NATS that asks who is there; the identities' files are in tmp_path/secrets."""
+    issue(tmp_path / "secrets")
+    config = str(tmp_path / "secrets" / NATS_AUTHORIZATION)
+    async with servers.nats_server(tmp_path, extra_args=["-c", config]) as server:
+        yield server
+
+
+@asynccontextmanager
+async def signed_in(url: str, key: UserKey | None, errors: list[str]) -> AsyncIterator[Client]:
+    client = Client()
+
+    async def on_error(error: Exception) -> None:
+        errors.append(str(error))
+
+    await client.connect(url, error_cb=on_error, allow_reconnect=False, **sign_in(client, key))
+    try:
+        yield client
+    finally:
+        await client.close()
+
+
+def refused(errors: list[str]) -> set[tuple[str, ...]]:
+    """What the server did not let through: (publish or subscription, subject)."""
+    return {found.groups() for error in errors if (found := REFUSED.search(error))}
+
+
+def concrete(pattern: str) -> str:
+    """A subject that the pattern stands for."""
+    return pattern.replace("*", "one").replace(">", "one.more")
+
+
+def matches(pattern: str, subject: str) -> bool:
+    told, asked = pattern.split("."), subject.split(".")
+    if told[-1] == ">":
+        told, asked = told[:-1], asked[: len(told) - 1] if len(asked) >= len(told) else []
+    return len(told) == len(asked) and all(a in ("*", b) for a, b in zip(told, asked, strict=True))
+
+
+@pytest.mark.parametrize("identity", IDENTITIES)
+async def test_an_identity_uses_its_own_subjects_and_nothing_else(
+    identity: str, guarded: servers.NatsServer, tmp_path: Path
+) -> None:
+    asked = [*map(concrete, EVERYTHING), *(s for s in STRANGERS if not s.endswith(">"))]
+    wide = [s for s in STRANGERS if s.endswith(">")]
+    sends, receives = send_subjects(identity), receive_subjects(identity)
+    expected = {("publish", s.lower()) for s in asked if not any(matches(p, s) for p in sends)}
+    expected |= {
+        ("subscription", s) for s in (*asked, *wide) if not any(matches(p, s) for p in receives)
+    }
+    errors: list[str] = []
+    key = read_user_key(tmp_path / "secrets" / identity)
+    async with signed_in(guarded.url, key, errors) as client:
+        for subject in asked:
+            await client.publish(subject, b"")
+        for subject in (*asked, *wide):
+            await client.subscribe(subject)
+        await client.flush()
+        await until(lambda: refused(errors) >= expected, lambda: f"{expected - refused(errors)}")
+    assert refused(errors) == expected > {("subscription", s.lower()) for s in wide}
+
+
+@pytest.mark.parametrize(
+    ("subject", "readers"),
+    [
+        (subjects.recipe_encode(), {"recipe"}),
+        (subjects.recipe_take_over("r"), {"recipe"}),
+        (subjects.recipe_tokens("r"), {"recipe", "recorder"}),
+        (subjects.router_submit(), {"router", "recorder"}),
+        (subjects.prefill_jobs("default", "lt16k"), set()),
+        (subjects.prefill_assign("p"), {"prefill"}),
+        (subjects.decode_handover("d"), {"decode"}),
+        (subjects.gateway_events("g"), {"gateway"}),
+        (subjects.vision_prepare(), {"vision"}),
+        (f"{inbox_prefix('gateway')}.a.1", {"gateway"}),
+        (f"{inbox_prefix('recipe')}.a.1", {"recipe"}),
+    ],
+)
+def test_what_requests_say_is_read_by_whom_it_is_for(subject: str, readers: set[str]) -> None:
+    assert readers == {
+        name for name in IDENTITIES if any(matches(p, subject) for p in receive_subjects(name))
+    }
+
+
+def test_only_the_router_reads_the_queue() -> None:
+    reading = f"$JS.API.CONSUMER.MSG.NEXT.{subjects.PREFILL_STREAM}.any"
+    making = f"$JS.API.CONSUMER.CREATE.{subjects.PREFILL_STREAM}.any.more"
+    for name, subject in itertools.product(IDENTITIES, (reading, making)):
+        allowed = any(matches(p, subject) for p in send_subjects(name))
+        assert allowed == (name == "router"), name
+
+
+async def test_nobody_gets_in_without_a_key_that_was_issued(
+    guarded: servers.NatsServer, tmp_path: Path
+) -> None:
+    stranger = tmp_path / "stranger"
+    stranger.mkdir()
+    (stranger / NATS_SEED).write_text(UserKey.generate().seed)
+    for secrets_dir in (None, stranger):
+        settings = RuntimeSettings(nats_url=guarded.url, secrets_dir=secrets_dir)
+        with pytest.raises(Unavailable, match=r"(?i)authorization violation"):
+            await Bus.connect(settings, "router", timeout_s=1.0)
+
+
+async def test_a_question_is_answered_once_and_nobody_else_writes_to_the_inbox(
+    guarded: servers.NatsServer, tmp_path: Path
+) -> None:
+    def settings(identity: str) -> RuntimeSettings:
+        return RuntimeSettings(
+            nats_url=guarded.url, home=tmp_path, secrets_dir=tmp_path / "secrets" / identity
+        )
+
+    router = await Bus.connect(settings("router"), "router")
+    prefill = await Bus.connect(settings("prefill"), "prefill")
+    await serve_place(router, answer_place)
+    assert await ask_place(prefill, "one") == "decode-one"
+
+    errors: list[str] = []
+    key = read_user_key(tmp_path / "secrets" / "router")
+    async with signed_in(guarded.url, key, errors) as other:
+        replies = asyncio.Queue[str]()
+
+        async def answer_twice(message) -> None:
+            await replies.put(message.reply)
+            await other.publish(message.reply, b"first")
+            await other.publish(message.reply, b"second")
+
+        await router.close()
+        await other.subscribe(subjects.router_place(), cb=answer_twice)
+        await other.flush()
+        asking = asyncio.create_task(
+            prefill.connection.request(subjects.router_place(), b"", {}, timeout_s=WAIT_S)
+        )
+        reply = await asyncio.wait_for(replies.get(), WAIT_S)
+        assert (await asking).data == b"first"
+        await other.publish(inbox_prefix("gateway") + ".a.1", b"not asked")
+
+        unasked = {("publish", s.lower()) for s in (reply, inbox_prefix("gateway") + ".a.1")}
+        await until(lambda: unasked <= refused(errors), lambda: f"refusals, beside {errors}")
+    await prefill.close()
+
+
+def test_keys_stay_when_issued_again_and_only_their_owner_reads_them(tmp_path: Path) -> None:
+    issue(tmp_path)
+    seeds = {name: (tmp_path / name / NATS_SEED).read_text() for name in IDENTITIES}
+    assert len(set(seeds.values())) == len(IDENTITIES)
+    assert not any(
+        seed.strip() in (tmp_path / NATS_AUTHORIZATION).read_text() for seed in seeds.values()
+    )
+    (tmp_path / "decode" / NATS_SEED).unlink()
+    issue(tmp_path)
+    again = {name: (tmp_path / name / NATS_SEED).read_text() for name in IDENTITIES}
+    assert {name for name in IDENTITIES if again[name] != seeds[name]} == {"decode"}
+    for name in IDENTITIES:
+        assert (tmp_path / name).stat().st_mode & 0o777 == 0o700
+        assert (tmp_path / name / NATS_SEED).stat().st_mode & 0o777 == 0o600
+
+
+@pytest.mark.parametrize("text", ["", "SU", "S" * 58, None])
+def test_a_seed_that_is_none_is_named_with_its_file(text: str | None, tmp_path: Path) -> None:
+    if text is not None:
+        (tmp_path / NATS_SEED).write_text(text)
+    with pytest.raises(Unsupported, match=f"RORQUAL_SECRETS_DIR: .*{NATS_SEED}"):
+        read_user_key(tmp_path)
