@@ -1,5 +1,6 @@
 """The control plane's share of a request's latency: request/reply and work queue over a real
-broker, tracing on. The answering service is a process of its own, as in the fleet."""
+broker, tracing on. The answering service is a process of its own, as in the fleet; and the same
+over a broker that asks who everybody is, turn by turn."""
 
 from __future__ import annotations
 
@@ -17,6 +18,7 @@ import uvloop
 from rorqual_proto.v1 import prefill_pb2, router_pb2
 from rorqual_runtime import subjects
 from rorqual_runtime.bus import Bus
+from rorqual_runtime.identities.issue import NATS_AUTHORIZATION, issue
 from rorqual_runtime.queue import WorkQueue
 from rorqual_runtime.settings import RuntimeSettings
 
@@ -24,6 +26,7 @@ from bench.report import at_most, emit
 from tests.support.servers import nats_server
 
 NUM_REQUESTS, NUM_JOBS = 2000, 500
+NUM_TURNS, NUM_TURN_REQUESTS = 10, 200
 JOBS = subjects.prefill_jobs("default", "lt16k")
 
 
@@ -34,7 +37,9 @@ async def answering_process(settings: RuntimeSettings) -> AsyncIterator[None]:
         *(sys.executable, "-m", "tests.support.probe_service", "serve"),
         env=os.environ
         | {"RORQUAL_NATS_URL": settings.nats_url, "RORQUAL_HOME": str(settings.home)}
-        | {"RORQUAL_SHM_BYTES": str(8 << 20), "RORQUAL_LOG_LEVEL": "error"},
+        | {"RORQUAL_SHM_BYTES": str(8 << 20), "RORQUAL_LOG_LEVEL": "error"}
+        | {"RORQUAL_LOAD_REPORT_INTERVAL_S": "60"}  # which the probe has no right to
+        | ({"RORQUAL_SECRETS_DIR": str(settings.secrets_dir)} if settings.secrets_dir else {}),
         stdout=asyncio.subprocess.PIPE,
     )
     assert process.stdout is not None
@@ -75,6 +80,30 @@ async def queue_times_s(publisher: Bus, worker: Bus, num_jobs: int) -> list[floa
     return times_s
 
 
+async def guard_ratios(directory: Path, plain: Bus) -> list[float]:
+    """Of each turn, the median with identities over that without."""
+    secrets = directory / "secrets"
+    issue(secrets)
+    config = ["-c", str(secrets / NATS_AUTHORIZATION)]
+    async with nats_server(directory / "guarded", extra_args=config) as server:
+
+        def settings(identity: str) -> RuntimeSettings:
+            return RuntimeSettings(
+                nats_url=server.url, home=directory / "home", secrets_dir=secrets / identity
+            )
+
+        guarded = await Bus.connect(settings("prefill"), "prefill")
+        async with answering_process(settings("router")):
+            await request_times_s(guarded, NUM_TURN_REQUESTS)
+            ratios = []
+            for _ in range(NUM_TURNS):
+                without_s = statistics.median(await request_times_s(plain, NUM_TURN_REQUESTS))
+                with_s = statistics.median(await request_times_s(guarded, NUM_TURN_REQUESTS))
+                ratios.append(with_s / without_s)
+        await guarded.close()
+    return ratios
+
+
 def percentile(values: list[float], share: float) -> float:
     return sorted(values)[int(share * (len(values) - 1))]
 
@@ -88,10 +117,14 @@ async def main() -> bool:
             async with answering_process(settings):
                 await request_times_s(caller, 200)
                 asked_s = await request_times_s(caller, NUM_REQUESTS)
+                ratios = await guard_ratios(Path(directory), caller)
             queued_s = await queue_times_s(caller, worker, NUM_JOBS)
             await worker.close()
             await caller.close()
-    return report(asked_s, queued_s)
+    is_cheap = emit(
+        "bus_identities_vs_none", statistics.median(ratios), "ratio", goal=1.1, passes=at_most
+    )
+    return report(asked_s, queued_s) and is_cheap
 
 
 def report(asked_s: list[float], queued_s: list[float]) -> bool:

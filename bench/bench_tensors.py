@@ -10,11 +10,13 @@ import statistics
 import tempfile
 import time
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 
 import numpy as np
 from rorqual_policy import ValueEviction
 from rorqual_proto.v1 import tensor_pb2
 from rorqual_runtime.blockstore import BlockStore
+from rorqual_runtime.identities.issue import issue
 from rorqual_runtime.tensors import TensorPlane
 
 from bench.report import at_most, emit
@@ -75,6 +77,23 @@ async def bench_small(
     return emit(name, value, "us", goal=goal_us, passes=at_most)
 
 
+async def bench_tls(secrets: Path) -> None:
+    """gRPC between two that show each other certificates."""
+    issue(secrets)
+    async with (
+        TensorProcess.started(
+            "owner", shm_bytes=256 << 20, secrets_dir=secrets / "prefill"
+        ) as owner,
+        await open_plane(
+            "far", host_id="another", shm_bytes=1 << 20, secrets_dir=secrets / "decode"
+        ) as far,
+    ):
+        big = await owner.publish(BIG_BYTES, lease_s=600)
+        small = await owner.publish(SMALL_BYTES, lease_s=600)
+        await bench_big("tensors_grpc_tls_64mib", far, big, None)
+        await bench_small("tensors_grpc_tls_200kib_p50", far, small, None)
+
+
 def bench_block_store() -> bool:
     """A block in the page cache, and a new one."""
     data, into = np.random.default_rng(0).bytes(BLOCK_BYTES), bytearray(BLOCK_BYTES)
@@ -99,6 +118,8 @@ def bench_block_store() -> bool:
 
 async def main() -> bool:
     passed = []
+    with tempfile.TemporaryDirectory() as directory:
+        await bench_tls(Path(directory))
     async with (
         TensorProcess.started("owner", shm_bytes=256 << 20) as owner,
         await open_plane("near", host_id=HOST_ID, shm_bytes=1 << 20) as near,

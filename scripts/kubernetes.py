@@ -166,7 +166,7 @@ def _container(name: str, facts: Service, environment: list[Manifest]) -> Manife
 def _environment(name: str, facts: Service) -> list[Manifest]:
     address = {"fieldRef": {"fieldPath": "status.podIP"}}
     fixed = {
-        "RORQUAL_NATS_URL": f"nats://nats:{NATS_PORT}",
+        "RORQUAL_NATS_URL": f"tls://nats:{NATS_PORT}",
         "RORQUAL_SECRETS_DIR": SECRETS_DIR,
         "RORQUAL_HOME": HOME,
         "RORQUAL_MODEL_DIR": MODEL_DIR,
@@ -179,8 +179,7 @@ def _environment(name: str, facts: Service) -> list[Manifest]:
     variables: list[Manifest] = [{"name": key, "value": value} for key, value in fixed.items()]
     variables.append({"name": "RORQUAL_ADVERTISE_HOST", "valueFrom": address})
     if name in _NEEDS_REDIS:
-        redis = {"secretKeyRef": {"name": "rorqual-redis", "key": "url"}}
-        variables.append({"name": "RORQUAL_REDIS_URL", "valueFrom": redis})
+        variables.append({"name": "RORQUAL_REDIS_URL", "value": f"redis://redis:{REDIS_PORT}/0"})
     return variables
 
 
@@ -264,11 +263,13 @@ def _claim(name: str, mode: str, size: str) -> Manifest:
 NATS_CONF = """\
 port: 4222
 http: "127.0.0.1:8222"
+tls { cert_file: "/etc/nats/tls.crt", key_file: "/etc/nats/tls.key" }
 include "authorization.conf"
 jetstream { store_dir: /data, max_file_store: 8Gi }
 cluster {
   name: rorqual
   port: 6222
+  tls { cert_file: "/etc/nats/tls.crt", key_file: "/etc/nats/tls.key", ca_file: "/etc/nats/ca.crt", verify: true }
   routes: [
     nats://nats-0.nats:6222
     nats://nats-1.nats:6222
@@ -298,18 +299,19 @@ def _nats() -> list[Manifest]:
 
 
 def _redis() -> list[Manifest]:
-    """One server; for more, put a `redis+sentinel://` or `redis+cluster://` URL into the secret."""
-    command = ["sh", "-c", "exec redis-server --requirepass \"$PASSWORD\" --dir /data --save '60 100 300 1' --maxmemory 2gb --maxmemory-policy volatile-lru"]  # fmt: skip
+    """One server; for more, name them in RORQUAL_REDIS_URL as `redis+sentinel://` or
+    `redis+cluster://`."""
+    command = ["redis-server", "--aclfile", "/etc/redis/users.acl", "--dir", "/data", "--save", "60 100 300 1", "--maxmemory", "2gb", "--maxmemory-policy", "volatile-lru"]  # fmt: skip
     container = {
         "name": "redis",
         "image": "redis:7.4-alpine",
         "command": command,
-        "env": [{"name": "PASSWORD", "valueFrom": {"secretKeyRef": {"name": "rorqual-redis", "key": "password"}}}],
         "ports": [{"name": "client", "containerPort": REDIS_PORT}],
         "readinessProbe": {"tcpSocket": {"port": "client"}},
-        "volumeMounts": [{"name": "data", "mountPath": "/data"}],
+        "volumeMounts": [{"name": "data", "mountPath": "/data"}, {"name": "users", "mountPath": "/etc/redis", "readOnly": True}],
     }  # fmt: skip
-    return _stateful("redis", 1, container, [], "10Gi", REDIS_PORT)
+    volumes = [{"name": "users", "secret": {"secretName": "rorqual-redis", "defaultMode": 0o440}}]
+    return _stateful("redis", 1, container, volumes, "10Gi", REDIS_PORT)
 
 
 def _stateful(

@@ -11,7 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO
 
-from rorqual_runtime.identities.files import issue
+from rorqual_runtime.identities.issue import issue
 
 from rorqual_cli.address import BusAddress, fleet_secrets
 from rorqual_cli.environment import check_environment, without_effect

@@ -8,6 +8,7 @@ import json
 import sys
 import time
 from datetime import UTC, datetime
+from pathlib import Path
 
 from pydantic import ValidationError
 from redis.exceptions import RedisError
@@ -19,11 +20,16 @@ from rorqual_runtime.accounts.keys import (
     new_key_id,
     new_secret,
 )
+from rorqual_runtime.errors import Unsupported
+from rorqual_runtime.identities.files import sign_in_url
 from rorqual_runtime.redis_clients import close_client, open_client
+from rorqual_runtime.settings import RuntimeSettings
 
+from rorqual_cli.address import fleet_secrets
 from rorqual_cli.problems import CliError
 from rorqual_cli.state import running_state
 
+IDENTITY = "cli"
 TIMEOUT_S = 5.0
 MAX_DAYS = 36_500.0
 _DAY_S = 86_400.0
@@ -32,7 +38,7 @@ _COLUMNS = ("id", "name", "tenant", "scopes", "limits", "created", "expires")
 
 def run_keys(options: argparse.Namespace) -> int:
     """Returns the exit code. Raises: CliError."""
-    url = options.redis_url or running_state(options.home).redis_url
+    url = _redis_url(options.redis_url, options.home)
     try:
         return asyncio.run(_run(url, options))
     except (RedisError, OSError, TimeoutError) as error:
@@ -43,6 +49,19 @@ def run_keys(options: argparse.Namespace) -> int:
         raise CliError(f"{field}: {first['msg']}") from error
     except ValueError as error:
         raise CliError(f"--redis-url: {error}") from error
+
+
+def _redis_url(named: str | None, home: Path) -> str:
+    """The Redis that was named, with RORQUAL_SECRETS_DIR, or else the fleet's of this home.
+
+    Raises: CliError.
+    """
+    url = named or running_state(home).redis_url
+    secrets_dir = RuntimeSettings().secrets_dir if named else fleet_secrets(home) / IDENTITY
+    try:
+        return sign_in_url(url, IDENTITY, secrets_dir)
+    except Unsupported as error:
+        raise CliError(error.message) from error
 
 
 async def _run(url: str, options: argparse.Namespace) -> int:

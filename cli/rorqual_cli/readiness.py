@@ -13,7 +13,6 @@ from rorqual_runtime.connection import sign_in
 from rorqual_runtime.discovery import Instance, discover
 from rorqual_runtime.errors import Unsupported
 from rorqual_runtime.identities.bus_rights import inbox_prefix
-from rorqual_runtime.identities.files import read_user_key
 
 from rorqual_cli.address import BusAddress
 from rorqual_cli.problems import CliError
@@ -51,11 +50,10 @@ async def connect(address: BusAddress) -> Client:
         return
 
     try:
-        key = read_user_key(address.secrets_dir)
         await client.connect(
             address.url,
             inbox_prefix=inbox_prefix(address.identity),
-            **sign_in(client, key),
+            **sign_in(client, [address.url], address.secrets_dir),
             connect_timeout=int(_CONNECT_TIMEOUT_S),
             max_reconnect_attempts=1,
             reconnect_time_wait=0.1,  # type: ignore[arg-type]

@@ -12,7 +12,7 @@ import sys
 from importlib.util import find_spec
 from pathlib import Path
 
-from rorqual_runtime.identities.files import NATS_AUTHORIZATION
+from rorqual_runtime.identities.issue import NATS_AUTHORIZATION, REDIS_USERS
 
 from rorqual_cli.address import fleet_secrets
 from rorqual_cli.problems import CliError, ExitCode
@@ -53,7 +53,8 @@ def nats_spec(home: Path, port: int) -> ProcessSpec:
 
 
 def redis_spec(home: Path, port: int) -> ProcessSpec:
-    """Redis: snapshots on disk; of what may be lost, the oldest entries leave first.
+    """Redis: snapshots on disk; of what may be lost, the oldest entries leave first. As NATS, it
+    lets in those whose identities were issued.
 
     Raises: CliError when the binary is missing.
     """
@@ -61,6 +62,7 @@ def redis_spec(home: Path, port: int) -> ProcessSpec:
     directory.mkdir(parents=True, exist_ok=True)
     command = (
         *(redis_binary(), "--bind", HOST, "--port", str(port), "--dir", str(directory)),
+        *("--aclfile", str(fleet_secrets(home) / REDIS_USERS)),
         *("--save", "60 100 300 1", "--appendonly", "no", "--daemonize", "no"),
         *("--maxmemory", _REDIS_MAX_MEMORY, "--maxmemory-policy", "volatile-lru"),
     )

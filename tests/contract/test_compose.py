@@ -13,8 +13,7 @@ import pytest
 import yaml
 from pydantic_settings import BaseSettings
 from rorqual_cli.servers import nats_binary
-from rorqual_runtime.identities.bus_rights import BUS_RIGHTS
-from rorqual_runtime.identities.files import issue
+from rorqual_runtime.identities.issue import issue
 from rorqual_runtime.settings import RuntimeSettings, variables_of
 
 from scripts.dashboards import DASHBOARDS, render
@@ -126,7 +125,6 @@ def test_a_service_sees_the_files_of_its_own_identity_only(service: str) -> None
     assert {mount.partition(":")[0] for mount in BLOCKS["secrets"]["volumes"]} < COMPOSE[
         "volumes"
     ].keys()
-    assert {*SERVICES, "cli", "recorder"} == BUS_RIGHTS.keys()
 
 
 def test_nats_accepts_its_configuration(tmp_path: Path) -> None:

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import importlib
+import subprocess
+from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from rorqual_cli.servers import nats_binary
+from rorqual_runtime.identities.issue import issue
 from rorqual_runtime.settings import RuntimeSettings, variables_of
 
-from scripts.kubernetes import DRAIN_S, GRACE_S, manifests, render
+from scripts.kubernetes import DRAIN_S, GRACE_S, NATS_CONF, manifests, render
 from tests.contract.distributions import ROOT, SERVICES
 from tests.contract.test_compose import settings_of
 
@@ -55,6 +59,16 @@ def test_every_pod_is_let_in_by_a_policy_and_only_the_gateway_by_anybody() -> No
         if any("from" not in rule for rule in one["spec"].get("ingress", []))
     }
     assert open_to_all == {"gateway"}
+
+
+def test_nats_accepts_its_configuration(tmp_path: Path) -> None:
+    issue(tmp_path)
+    folder = tmp_path / "nats"
+    config = NATS_CONF.replace("/etc/nats", str(folder)).replace("/data", str(tmp_path / "data"))
+    (folder / "nats.conf").write_text(config)
+    command = [nats_binary(), "-t", "-c", str(folder / "nats.conf"), "--name", "nats-0"]
+    run = subprocess.run(command, check=False, capture_output=True, text=True, timeout=60)
+    assert run.returncode == 0, run.stderr
 
 
 @pytest.mark.parametrize("version", VERSIONS)

@@ -72,3 +72,11 @@ def job(name: str) -> prefill_pb2.PrefillJob:
 
 async def put_job(queue: WorkQueue, name: str) -> bool:
     return await queue.publish(JOBS, job(name), msg_id=name)
+
+
+def matches(pattern: str, subject: str) -> bool:
+    """Whether a subject is one of those that a pattern of NATS stands for."""
+    told, asked = pattern.split("."), subject.split(".")
+    if told[-1] == ">":
+        told, asked = told[:-1], asked[: len(told) - 1] if len(asked) >= len(told) else []
+    return len(told) == len(asked) and all(a in ("*", b) for a, b in zip(told, asked, strict=True))

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import re
 import signal
 import tempfile
 import threading
@@ -43,6 +44,9 @@ PATIENT = {
 }
 """A hint that is late on a busy machine is waited for: tests count cached tokens. Each fleet has a
 home of its own, so each would calibrate."""
+
+_REFUSAL = re.compile("permissions violation|noperm", re.IGNORECASE)
+"""As NATS and Redis say it."""
 
 SERVERS = {"nats", "redis"}
 
@@ -175,7 +179,7 @@ class RunningFleet:
         """What the servers did not let its processes do, as those logged it."""
         logs = (self.home / "logs").glob("*.log*")
         lines = [line for log in logs for line in log.read_text(errors="replace").splitlines()]
-        return [line for line in lines if "permissions violation" in line.lower()]
+        return [line for line in lines if _REFUSAL.search(line)]
 
     def _call(self, coro: Coroutine[Any, Any, T], timeout_s: float) -> T:
         future = asyncio.run_coroutine_threadsafe(coro, self._loop)

@@ -11,6 +11,7 @@ import random
 import signal
 import sys
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
@@ -37,9 +38,11 @@ def open_plane(
     host_id: str = HOST_ID,
     incarnation: int = 1,
     shm_bytes: int = 32 << 20,
+    secrets_dir: Path | None = None,
     **more: Any,
 ):
-    settings = RuntimeSettings(shm_bytes=shm_bytes)
+    identity = {} if secrets_dir is None else {"secrets_dir": secrets_dir}
+    settings = RuntimeSettings(shm_bytes=shm_bytes, **identity)
     return TensorPlane.open(settings, name, incarnation, host_id, **more)
 
 
@@ -52,12 +55,19 @@ class TensorProcess:
     @classmethod
     @contextlib.asynccontextmanager
     async def started(
-        cls, name: str = "owner", *, incarnation: int = 1, shm_bytes: int = 32 << 20
+        cls,
+        name: str = "owner",
+        *,
+        incarnation: int = 1,
+        shm_bytes: int = 32 << 20,
+        secrets_dir: Path | None = None,
     ) -> AsyncIterator[Self]:
+        identity = {} if secrets_dir is None else {"RORQUAL_SECRETS_DIR": str(secrets_dir)}
         process = await asyncio.create_subprocess_exec(
             sys.executable, "-m", "tests.support.tensor_process",
             name, str(incarnation), str(shm_bytes),
             stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, limit=1 << 20,
+            env={**os.environ, **identity},
         )  # fmt: skip
         owner = cls(process)
         try:

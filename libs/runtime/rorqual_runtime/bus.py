@@ -36,7 +36,6 @@ from rorqual_runtime.errors import (
     error_to_wire,
 )
 from rorqual_runtime.identities.bus_rights import inbox_prefix
-from rorqual_runtime.identities.files import read_user_key
 from rorqual_runtime.logs import bind_request_id, get_logger
 from rorqual_runtime.micro import DEFAULT_MAX_IN_FLIGHT, MicroService
 from rorqual_runtime.patience import Patience
@@ -113,7 +112,7 @@ class Bus:
         await connection.open(
             settings.nats_servers,
             timeout_s=timeout_s or settings.connect_timeout_s,
-            key=read_user_key(settings.secrets_dir),
+            secrets_dir=settings.secrets_dir,
         )
         return cls(
             connection,

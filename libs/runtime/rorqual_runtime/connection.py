@@ -7,6 +7,7 @@ import contextlib
 import itertools
 import time
 from collections.abc import Awaitable, Callable, Coroutine
+from pathlib import Path
 from typing import Any
 
 import nats.errors
@@ -15,7 +16,7 @@ from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription
 
 from rorqual_runtime.errors import DeadlineExceeded, RequestTooLarge, Unavailable
-from rorqual_runtime.identities.nkeys import UserKey
+from rorqual_runtime.identities.files import read_user_key, trusting_context
 from rorqual_runtime.logs import get_logger
 from rorqual_runtime.patience import REJOIN_S, Patience
 from rorqual_runtime.subjects import PREFIX
@@ -95,12 +96,18 @@ class EnduringClient(Client):
                 await asyncio.sleep(RECONNECT_WAIT_S)
 
 
-def sign_in(client: Client, key: UserKey | None) -> dict[str, Any]:
-    """What `client.connect` must be told to prove that it holds this key; nothing without one."""
-    if key is None:
+def sign_in(client: Client, servers: list[str], secrets_dir: Path | None) -> dict[str, Any]:
+    """What `client.connect` must be told to prove who we are, and to know the servers; nothing
+    without a directory.
+
+    Raises: Unsupported when its files can't be read.
+    """
+    key = read_user_key(secrets_dir)
+    if key is None or secrets_dir is None:
         return {}
     client._public_nkey = key.public  # nats-py takes it from a seed only
-    return {"signature_cb": key.sign}
+    is_tls = any(server.startswith(("tls://", "wss://")) for server in servers)
+    return {"signature_cb": key.sign, "tls": trusting_context(secrets_dir) if is_tls else None}
 
 
 class BrokerConnection:
@@ -135,16 +142,18 @@ class BrokerConnection:
         return self.is_connected and time.monotonic() - self._returned_s >= REJOIN_S
 
     async def open(
-        self, servers: list[str], *, timeout_s: float, key: UserKey | None = None
+        self, servers: list[str], *, timeout_s: float, secrets_dir: Path | None = None
     ) -> None:
-        """Raises: Unavailable when no server let us in within `timeout_s`."""
+        """Raises: Unavailable when no server let us in within `timeout_s`; Unsupported when the
+        files that prove who we are can't be read."""
+        identity = sign_in(self.client, servers, secrets_dir)
         try:
             async with asyncio.timeout(timeout_s):
                 await self.client.connect(
                     servers,
                     name=self._name,
                     inbox_prefix=self._inbox_prefix,
-                    **sign_in(self.client, key),
+                    **identity,
                     allow_reconnect=True,
                     max_reconnect_attempts=-1,
                     reconnect_time_wait=RECONNECT_WAIT_S,  # type: ignore[arg-type]

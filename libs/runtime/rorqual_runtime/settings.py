@@ -34,11 +34,16 @@ class RuntimeSettings(BaseSettings):
     outage_s: float = Field(
         60.0, ge=0, description="how long a broker may be away before waiting requests fail"
     )
-    redis_url: str = Field("redis://127.0.0.1:6379/0", description="Redis behind kvmeta")
+    redis_url: str = Field(
+        "redis://127.0.0.1:6379/0",
+        repr=False,
+        description="Redis of keys, quotas, block places and stored responses; "
+        "its login comes from secrets_dir",
+    )
     home: Path = Field(Path(".rorqual"), description="run directory: logs traces run store models")
     secrets_dir: Path | None = Field(
         None,
-        description="directory with the files that prove who this process is (nats.nk); "
+        description="directory with the files that prove who this process is; "
         "unset: servers that ask nobody",
     )
     instance_id: str | None = Field(

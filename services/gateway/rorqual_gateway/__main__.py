@@ -3,6 +3,7 @@
 from contextlib import aclosing
 from importlib.metadata import version
 
+from rorqual_runtime.identities.files import sign_in_url
 from rorqual_runtime.logs import get_logger
 from rorqual_runtime.redis_link import RedisLink, open_link
 from rorqual_runtime.service import open_service, run, run_until_signal
@@ -24,7 +25,7 @@ async def main() -> None:
     settings, runtime = GatewaySettings(), RuntimeSettings()
     number = version("rorqual-gateway")
     async with (
-        aclosing(_open_link(runtime.redis_url, settings)) as link,
+        aclosing(_open_link(runtime, settings)) as link,
         open_service("gateway", runtime, version=number) as ctx,
     ):
         gateway = GatewayService(ctx, link, settings)
@@ -51,10 +52,10 @@ def _tls(settings: GatewaySettings) -> TlsFiles | None:
     return tls
 
 
-def _open_link(url: str, settings: GatewaySettings) -> RedisLink:
+def _open_link(runtime: RuntimeSettings, settings: GatewaySettings) -> RedisLink:
     """Connects when it is needed. Raises: Unsupported, which ends the start with one line."""
     return open_link(
-        url,
+        sign_in_url(runtime.redis_url, "gateway", runtime.secrets_dir),
         timeout_s=settings.redis_timeout_s,
         probe_interval_s=settings.redis_probe_interval_s,
         max_connections=settings.redis_connections,

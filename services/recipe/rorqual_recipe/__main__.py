@@ -3,6 +3,7 @@
 import asyncio
 import gc
 
+from rorqual_runtime.identities.files import sign_in_url
 from rorqual_runtime.service import open_service, run, run_until_signal
 from rorqual_runtime.settings import RuntimeSettings
 
@@ -17,7 +18,7 @@ async def main() -> None:
     settings, runtime = RecipeSettings(), RuntimeSettings()
     async with (
         open_service("recipe", runtime) as ctx,
-        open_memory(ctx.clock, runtime.redis_url, settings) as memory,
+        open_memory(ctx.clock, _redis_url(runtime), settings) as memory,
     ):
         model = await asyncio.to_thread(load_served_model, settings)
         gc.freeze()  # the vocabulary stays: no collection need visit it while a request waits
@@ -25,6 +26,10 @@ async def main() -> None:
         await service.start()
         ctx.mark_ready()
         await run_until_signal(ctx, service.drain)
+
+
+def _redis_url(runtime: RuntimeSettings) -> str:
+    return sign_in_url(runtime.redis_url, "recipe", runtime.secrets_dir)
 
 
 if __name__ == "__main__":

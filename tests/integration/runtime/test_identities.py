@@ -22,12 +22,13 @@ from rorqual_runtime.identities.bus_rights import (
     receive_subjects,
     send_subjects,
 )
-from rorqual_runtime.identities.files import NATS_AUTHORIZATION, NATS_SEED, issue, read_user_key
+from rorqual_runtime.identities.files import NATS_SEED
+from rorqual_runtime.identities.issue import NATS_AUTHORIZATION, issue
 from rorqual_runtime.identities.nkeys import UserKey
 from rorqual_runtime.settings import RuntimeSettings
 
 from tests.support import servers
-from tests.support.bus import answer_place, ask_place, serve_place
+from tests.support.bus import answer_place, ask_place, matches, serve_place
 from tests.support.waiting import WAIT_S, until
 
 IDENTITIES = sorted(BUS_RIGHTS)
@@ -49,13 +50,14 @@ async def guarded(tmp_path: Path) -> AsyncIterator[servers.NatsServer]:
 
 
 @asynccontextmanager
-async def signed_in(url: str, key: UserKey | None, errors: list[str]) -> AsyncIterator[Client]:
+async def signed_in(url: str, secrets_dir: Path, errors: list[str]) -> AsyncIterator[Client]:
     client = Client()
 
     async def on_error(error: Exception) -> None:
         errors.append(str(error))
 
-    await client.connect(url, error_cb=on_error, allow_reconnect=False, **sign_in(client, key))
+    identity = sign_in(client, [url], secrets_dir)
+    await client.connect(url, error_cb=on_error, allow_reconnect=False, **identity)
     try:
         yield client
     finally:
@@ -72,13 +74,6 @@ def concrete(pattern: str) -> str:
     return pattern.replace("*", "one").replace(">", "one.more")
 
 
-def matches(pattern: str, subject: str) -> bool:
-    told, asked = pattern.split("."), subject.split(".")
-    if told[-1] == ">":
-        told, asked = told[:-1], asked[: len(told) - 1] if len(asked) >= len(told) else []
-    return len(told) == len(asked) and all(a in ("*", b) for a, b in zip(told, asked, strict=True))
-
-
 @pytest.mark.parametrize("identity", IDENTITIES)
 async def test_an_identity_uses_its_own_subjects_and_nothing_else(
     identity: str, guarded: servers.NatsServer, tmp_path: Path
@@ -88,11 +83,12 @@ async def test_an_identity_uses_its_own_subjects_and_nothing_else(
     sends, receives = send_subjects(identity), receive_subjects(identity)
     expected = {("publish", s.lower()) for s in asked if not any(matches(p, s) for p in sends)}
     expected |= {
-        ("subscription", s) for s in (*asked, *wide) if not any(matches(p, s) for p in receives)
+        ("subscription", s.lower())
+        for s in (*asked, *wide)
+        if not any(matches(p, s) for p in receives)
     }
     errors: list[str] = []
-    key = read_user_key(tmp_path / "secrets" / identity)
-    async with signed_in(guarded.url, key, errors) as client:
+    async with signed_in(guarded.url, tmp_path / "secrets" / identity, errors) as client:
         for subject in asked:
             await client.publish(subject, b"")
         for subject in (*asked, *wide):
@@ -158,8 +154,7 @@ async def test_a_question_is_answered_once_and_nobody_else_writes_to_the_inbox(
     assert await ask_place(prefill, "one") == "decode-one"
 
     errors: list[str] = []
-    key = read_user_key(tmp_path / "secrets" / "router")
-    async with signed_in(guarded.url, key, errors) as other:
+    async with signed_in(guarded.url, tmp_path / "secrets" / "router", errors) as other:
         replies = asyncio.Queue[str]()
 
         async def answer_twice(message) -> None:
@@ -180,6 +175,24 @@ async def test_a_question_is_answered_once_and_nobody_else_writes_to_the_inbox(
         unasked = {("publish", s.lower()) for s in (reply, inbox_prefix("gateway") + ".a.1")}
         await until(lambda: unasked <= refused(errors), lambda: f"refusals, beside {errors}")
     await prefill.close()
+
+
+async def test_tls_trusts_the_fleets_own_authority(tmp_path: Path) -> None:
+    issue(tmp_path / "secrets")
+    folder = tmp_path / "secrets" / "nats"
+    tls = ["--tls", "--tlscert", str(folder / "tls.crt"), "--tlskey", str(folder / "tls.key")]
+    config = ["-c", str(tmp_path / "secrets" / NATS_AUTHORIZATION)]
+    async with servers.nats_server(tmp_path, extra_args=[*config, *tls]) as server:
+
+        def settings(home: Path) -> RuntimeSettings:
+            return RuntimeSettings(nats_url=f"tls://localhost:{server.port}", secrets_dir=home)
+
+        bus = await Bus.connect(settings(tmp_path / "secrets" / "router"), "router")
+        assert bus.is_connected
+        await bus.close()
+        issue(tmp_path / "others")
+        with pytest.raises(Unavailable, match=r"(?i)certificate"):
+            await Bus.connect(settings(tmp_path / "others" / "router"), "router", timeout_s=1.0)
 
 
 def test_keys_stay_when_issued_again_and_only_their_owner_reads_them(tmp_path: Path) -> None:
@@ -203,4 +216,4 @@ def test_a_seed_that_is_none_is_named_with_its_file(text: str | None, tmp_path: 
     if text is not None:
         (tmp_path / NATS_SEED).write_text(text)
     with pytest.raises(Unsupported, match=f"RORQUAL_SECRETS_DIR: .*{NATS_SEED}"):
-        read_user_key(tmp_path)
+        sign_in(Client(), [], tmp_path)

@@ -16,6 +16,7 @@ class StoreSettings(BaseSettings):
     store_dir: Path | None = Field(None, description="block store; default: store/ in the run dir")
     store_url: str | None = Field(
         None,
+        repr=False,
         pattern="^(redis|rediss|valkey|valkeys)://",
         description="a Redis or Valkey server that holds the blocks instead of store_dir",
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from rorqual_runtime.identities.files import issue
+from rorqual_runtime.identities.issue import issue
 
 
 def main() -> None:

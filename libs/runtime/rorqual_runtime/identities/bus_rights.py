@@ -108,7 +108,9 @@ BUS_RIGHTS: dict[str, BusRights] = {
         sends=(s.scaler_decisions(), s.shutdown(_ANY, _ANY)),
         receives=(s.scaler_get_decision(), s.all_loads()),
     ),
-    "cli": BusRights(sends=(*_DISCOVERS, s.kvmeta_clear()), is_service=False),
+    "cli": BusRights(
+        sends=(*_DISCOVERS, s.kvmeta_clear(), s.scaler_get_decision()), is_service=False
+    ),
     "recorder": BusRights(
         receives=(s.router_submit(), s.kvmeta_match(), s.recipe_tokens(_ANY)), is_service=False
     ),

@@ -1,35 +1,18 @@
-"""The files that prove who a process is: made once for a fleet, read by each process at its start.
-
-<directory>/<identity>/nats.nk        seed of its NATS key; its owner alone may read it
-<directory>/nats/authorization.conf   what nats-server includes; public keys only
-"""
+"""The files that prove who a process is, read at its start from RORQUAL_SECRETS_DIR."""
 
 from __future__ import annotations
 
-import os
+import ssl
 from pathlib import Path
+from urllib.parse import quote
 
 from rorqual_runtime.errors import Unsupported
-from rorqual_runtime.identities.broker import authorization
-from rorqual_runtime.identities.bus_rights import BUS_RIGHTS
+from rorqual_runtime.identities.certificates import KeyPair
 from rorqual_runtime.identities.nkeys import UserKey
 
 NATS_SEED = "nats.nk"
-NATS_AUTHORIZATION = "nats/authorization.conf"
-
-
-def issue(directory: Path, *, owner: int | None = None) -> None:
-    """Every identity of the table has its files, and the servers know them. Keys that are there
-    stay; delete one and issue again to replace it.
-
-    owner: user id that the files of identities are given to; None: whoever calls.
-    Raises: OSError, ValueError when a seed that is there can't be read.
-    """
-    keys = {identity: _user_key(directory / identity, owner) for identity in BUS_RIGHTS}
-    public_keys = {identity: key.public for identity, key in keys.items()}
-    path = directory / NATS_AUTHORIZATION
-    path.parent.mkdir(parents=True, exist_ok=True)
-    _replace(path, authorization(public_keys), mode=0o644)
+REDIS_PASSWORD = "redis.password"
+TLS_KEY, TLS_CERTIFICATE, TLS_AUTHORITY = "tls.key", "tls.crt", "ca.crt"
 
 
 def read_user_key(directory: Path | None) -> UserKey | None:
@@ -41,32 +24,51 @@ def read_user_key(directory: Path | None) -> UserKey | None:
         return None
     path = directory / NATS_SEED
     try:
-        return UserKey(path.read_text())
-    except (OSError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) else error
-        raise Unsupported(f"RORQUAL_SECRETS_DIR: {path}: {reason}") from error
+        return UserKey(_read(path).decode())
+    except ValueError as error:
+        raise Unsupported(f"RORQUAL_SECRETS_DIR: {path}: {error}") from error
 
 
-def _user_key(directory: Path, owner: int | None) -> UserKey:
-    path = directory / NATS_SEED
-    if path.exists():
-        return UserKey(path.read_text())
-    directory.mkdir(parents=True, exist_ok=True)
-    directory.chmod(0o700)
-    key = UserKey.generate()
-    _replace(path, key.seed + "\n", mode=0o600)
-    if owner is not None:
-        for each in (directory, path):
-            os.chown(each, owner, owner)
-    return key
+def sign_in_url(redis_url: str, identity: str, directory: Path | None) -> str:
+    """The URL with the login of the identity whose files are here; unchanged where it names one
+    already, or without a directory.
+
+    Raises: Unsupported when the password can't be read.
+    """
+    scheme, _, rest = redis_url.partition("://")
+    if directory is None or "@" in rest:
+        return redis_url
+    password = quote(_read(directory / REDIS_PASSWORD).strip(), safe="")
+    return f"{scheme}://{quote(identity)}:{password}@{rest}"
 
 
-def _replace(path: Path, text: str, *, mode: int) -> None:
-    """All of it or nothing, and never readable to others for a moment."""
-    temporary = path.with_suffix(".new")
-    temporary.unlink(missing_ok=True)
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
-    os.fchmod(descriptor, mode)  # whatever the umask
-    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-        file.write(text)
-    temporary.replace(path)
+def read_key_pair(directory: Path | None) -> tuple[KeyPair, bytes] | None:
+    """This identity's key and certificate, and the certificate of who signs for the fleet; None
+    without a directory.
+
+    Raises: Unsupported when they can't be read.
+    """
+    if directory is None:
+        return None
+    pair = KeyPair(_read(directory / TLS_KEY), _read(directory / TLS_CERTIFICATE))
+    return pair, _read(directory / TLS_AUTHORITY)
+
+
+def trusting_context(directory: Path) -> ssl.SSLContext:
+    """For TLS to servers whose certificates the fleet's authority signed, or a public one.
+
+    Raises: Unsupported when the authority's certificate can't be read.
+    """
+    context = ssl.create_default_context()
+    try:
+        context.load_verify_locations(cadata=_read(directory / TLS_AUTHORITY).decode())
+    except (ValueError, ssl.SSLError) as error:
+        raise Unsupported(f"RORQUAL_SECRETS_DIR: {directory / TLS_AUTHORITY}: {error}") from error
+    return context
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise Unsupported(f"RORQUAL_SECRETS_DIR: {path}: {error.strerror}") from error

@@ -24,6 +24,7 @@ from rorqual_runtime.errors import (
     error_from_wire,
 )
 from rorqual_runtime.tensors.copying import U8Array
+from rorqual_runtime.tensors.credentials import LinkCredentials
 from rorqual_runtime.tensors.frames import decode_chunk
 from rorqual_runtime.tensors.grpc_server import (
     CHANNEL_OPTIONS,
@@ -47,7 +48,8 @@ class RemoteReader:
     """Reads and releases tickets at other instances. A failed link is dropped and dialled anew by
     the next call: nothing is held against a peer. For one event loop."""
 
-    def __init__(self, stall_timeout_s: float) -> None:
+    def __init__(self, stall_timeout_s: float, credentials: LinkCredentials) -> None:
+        self._credentials = credentials
         self._stall_timeout_s = stall_timeout_s
         self._channels: OrderedDict[str, grpc.aio.Channel] = OrderedDict()
         self._retiring: dict[asyncio.Task[None], grpc.aio.Channel] = {}
@@ -145,7 +147,7 @@ class RemoteReader:
     def _channel(self, address: str) -> grpc.aio.Channel:
         channel = self._channels.get(address)
         if channel is None:
-            channel = grpc.aio.insecure_channel(address, options=_OPTIONS)
+            channel = self._credentials.dial(address, _OPTIONS)
             self._channels[address] = channel
             if len(self._channels) > _MAX_CHANNELS:
                 self._drop(next(iter(self._channels)))

@@ -19,6 +19,7 @@ from rorqual_runtime.errors import (
     error_to_wire,
 )
 from rorqual_runtime.tensors.arena import Arena
+from rorqual_runtime.tensors.credentials import LinkCredentials
 from rorqual_runtime.tensors.frames import CHUNK_BYTES, encode_chunk
 
 SERVICE_NAME = "rorqual.v1.TensorPlane"
@@ -44,7 +45,10 @@ _STATUS = {
 class TensorServer:
     """Serves `Read` and `Release` of one arena until stopped."""
 
-    def __init__(self, arena: Arena, owner_id: str, tracer: trace.Tracer) -> None:
+    def __init__(
+        self, arena: Arena, owner_id: str, tracer: trace.Tracer, credentials: LinkCredentials
+    ) -> None:
+        self._credentials = credentials
         self._arena = arena
         self._owner_id = owner_id
         self._tracer = tracer
@@ -62,7 +66,7 @@ class TensorServer:
         server.add_generic_rpc_handlers((self._handlers(),))
         bracketed = f"[{host}]" if ":" in host else host
         try:
-            port = server.add_insecure_port(f"{bracketed}:0")
+            port = self._credentials.listen(server, f"{bracketed}:0")
         except RuntimeError as error:
             raise Unavailable(f"the tensor plane cannot listen on {host!r}") from error
         await server.start()

@@ -27,6 +27,7 @@ from rorqual_runtime.tensors.copying import (
     copy_bytes,
     run_copy,
 )
+from rorqual_runtime.tensors.credentials import link_credentials
 from rorqual_runtime.tensors.grpc_reader import RemoteReader
 from rorqual_runtime.tensors.grpc_server import TensorServer
 from rorqual_runtime.tensors.segment import free_shm_bytes, remove_dead_segments
@@ -59,7 +60,7 @@ class TensorPlane:
         incarnation: int,
         host_id: str,
         max_inline_bytes: int,
-        stall_timeout_s: float,
+        remote: RemoteReader,
         clock: Clock,
         tracer: trace.Tracer,
     ) -> None:
@@ -71,7 +72,7 @@ class TensorPlane:
         self._clock, self._tracer = clock, tracer
         self._executor = ThreadPoolExecutor(_COPY_THREADS, thread_name_prefix="tensor-copy")
         self._attachments = Attachments(clock, self._executor)
-        self._remote = RemoteReader(stall_timeout_s)
+        self._remote = remote
         self._sweeper: asyncio.Task[None] | None = None
 
     @classmethod
@@ -90,14 +91,16 @@ class TensorPlane:
 
         host_id: equal for processes that can share memory; empty or None: gRPC only.
         stall_timeout_s: a peer that sends nothing for this long counts as unavailable.
-        Raises: NoCapacity, Unavailable.
+        Raises: NoCapacity, Unavailable; Unsupported when the files that prove who we are can't be
+            read.
         """
+        credentials = link_credentials(settings.secrets_dir)
         clock = clock or WallClock()
         tracer = tracer or trace.get_tracer("rorqual.tensors")
         remove_dead_segments()
         _warn_when_shm_is_small(settings.shm_bytes)
         arena = Arena(settings.shm_bytes, incarnation, clock)
-        server = TensorServer(arena, instance_id, tracer)
+        server = TensorServer(arena, instance_id, tracer, credentials)
         plane = cls(
             arena,
             server,
@@ -105,7 +108,7 @@ class TensorPlane:
             incarnation=incarnation,
             host_id=host_id or "",
             max_inline_bytes=settings.max_inline_bytes,
-            stall_timeout_s=stall_timeout_s,
+            remote=RemoteReader(stall_timeout_s, credentials),
             clock=clock,
             tracer=tracer,
         )
