@@ -8,7 +8,7 @@ flag = $(if $(filter-out 0,$($(1))),--$(2) $($(1)))
 UP := --port $(PORT) $(if $(filter-out 0,$(DETACH)),--detach) $(call flag,MODEL,model) \
       $(call flag,PREFILL,prefill) $(call flag,DECODE,decode) $(call flag,VISION,vision) $(call flag,RECIPE,recipe)
 
-.PHONY: chaos guesses train-tiny scores replay-quality expert-load serve stop test test-console test-gpu schemas fuzz lint proto setup vectors vectors-generated bench bench-fleet bench-tensors bench-engine bench-speculation bench-bus bench-recipe bench-model bench-kv kv-trace bench-policy bench-sim bench-balance bench-experts
+.PHONY: chaos guesses train-tiny scores replay-quality expert-load serve stop test test-console test-gpu schemas fuzz lint audit proto setup vectors vectors-generated bench bench-fleet bench-tensors bench-engine bench-speculation bench-bus bench-recipe bench-model bench-kv kv-trace bench-policy bench-sim bench-balance bench-experts
 
 serve: $(STAMP)  ## the whole fleet: PORT=8000 DETACH=1 MODEL=dir PREFILL=n DECODE=n VISION=n RECIPE=n
 	@$(BIN)/rorqual up $(UP)
@@ -36,11 +36,15 @@ test-console: $(STAMP)  ## the console in a real browser; needs chromium: apt-ge
 schemas: $(STAMP)  ## generated and hostile JSON schemas against a fleet of its own: SEED=1 ARGS="--schemas 50"
 	@$(BIN)/python -m tests.schemas.run --seed $(or $(SEED),1) $(ARGS)
 
-fuzz: $(STAMP)  ## mutated bodies to every endpoint: N=100000 ARGS="--seed 1 chat_completions", HTTP=1 through a gateway
-	@$(BIN)/python -m tests.fuzz.$(if $(HTTP),over_http,run) $(if $(N),--bodies $(N)) $(ARGS)
+fuzz: $(STAMP)  ## mutated bodies to every endpoint: N=100000 ARGS="--seed 1 chat_completions", HTTP=1 through a gateway, API=1 from its OpenAPI
+	@$(if $(API),$(BIN)/pip install -q -c constraints.txt -r requirements-fuzz.txt)
+	@$(BIN)/python -m tests.fuzz.$(if $(API),over_openapi,$(if $(HTTP),over_http,run)) $(if $(N),$(if $(API),--examples,--bodies) $(N)) $(ARGS)
 
 lint: $(STAMP)  ## style, types, import rules, generated files
 	@scripts/lint.sh
+
+audit:  ## known faults of the pinned dependencies; says so where the advisory service can't be reached
+	@scripts/audit.sh
 
 proto: $(STAMP)  ## regenerate the committed stubs
 	@scripts/proto.sh proto

@@ -13,7 +13,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -109,8 +109,10 @@ class Run:
 
 
 @asynccontextmanager
-async def running_fleet(directory: Path) -> AsyncIterator[Fleet]:
-    """Servers, services and the stub."""
+async def running_fleet(
+    directory: Path, *, gateway_env: Mapping[str, str] | None = None
+) -> AsyncIterator[Fleet]:
+    """Servers, services and the stub. gateway_env: more settings of the gateway."""
     port = free_port()
     model_dir = make_chat_model_dir(directory / "model")
     async with (
@@ -134,7 +136,11 @@ async def running_fleet(directory: Path) -> AsyncIterator[Fleet]:
             "gateway",
             backend.bus,
             **where,
-            env={"RORQUAL_GATEWAY_PORT": str(port), "RORQUAL_TRACE_SAMPLE_RATIO": "0"},
+            env={
+                "RORQUAL_GATEWAY_PORT": str(port),
+                "RORQUAL_TRACE_SAMPLE_RATIO": "0",
+                **(gateway_env or {}),
+            },
         )
         async with recipe as recipe_process, gateway as gateway_process:
             pids = {

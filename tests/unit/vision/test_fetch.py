@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import socket
 import ssl
 from collections.abc import Callable
@@ -15,6 +17,7 @@ from rorqual_vision.fetch import FetchLimits, fetch_image
 from rorqual_vision.problems import BadImage
 
 from tests.support.certificates import make_certificate
+from tests.support.waiting import soon
 from tests.support.web_server import answer, web_server
 
 OPEN = FetchLimits(max_bytes=1000, timeout_s=20.0, allowed=parse_networks(["127.0.0.0/8"]))
@@ -41,10 +44,19 @@ async def test_a_path_can_not_add_headers_and_is_escaped() -> None:
         assert server.requests[0].count("X:y") == 1
 
 
-@pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "2130706433", "0x7f.1", "[::1]"])
+LOCAL = [
+    *("127.0.0.1", "localhost", "LOCALHOST", "localhost.", "127.1", "127.0.1", "0"),
+    *("2130706433", "0x7f.1", "0x7f000001", "0177.0.0.1", "017700000001", "0x7f.0.0.01"),
+    *("[::1]", "[::]", "[::ffff:127.0.0.1]", "[::ffff:7f00:1]", "[64:ff9b::7f00:1]", "[fe80::1]"),
+    *("①②⑦.0.0.1", "127。0。0。1", "１２７.0.0.1"),
+]
+"""This machine, as resolvers read it: decimal, octal, hexadecimal, short, IPv6, other digits."""
+
+
+@pytest.mark.parametrize("host", LOCAL)
 async def test_a_private_host_is_never_asked(host: str) -> None:
     async with web_server({"/": answer(b"secret")}) as server:
-        with pytest.raises(BadImage, match="not a public one"):
+        with pytest.raises(BadImage, match=r"not a public one|not known"):
             await fetch_image(server.url("/", host), CLOSED)
         assert server.requests == []
 
@@ -84,6 +96,45 @@ async def test_a_name_is_resolved_once_and_the_checked_address_is_asked(
         assert asked.count("images.test") == 1
         with pytest.raises(BadImage, match="not a public one"):
             await fetch_image(server.url("/", "images.test"), CLOSED)
+
+
+async def test_a_name_that_changes_its_address_between_redirects_is_checked_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    real: Callable[..., Any] = socket.getaddrinfo
+    addresses = iter(["127.0.0.1", "10.0.0.1"])
+
+    def fake(host: Any, *args: Any, **kwargs: Any) -> Any:
+        return real(next(addresses) if host == "images.test" else host, *args, **kwargs)
+
+    monkeypatch.setattr(socket, "getaddrinfo", fake)
+    async with web_server({"/": answer(b"", status="302 Found", Location="/again")}) as server:
+        with pytest.raises(BadImage, match="not a public one"):
+            await fetch_image(server.url("/", "images.test"), OPEN)
+        assert len(server.requests) == 1
+
+
+@pytest.mark.parametrize("start", [b"HTTP/1.1 200 OK\r\nX: ", b"HTTP/1.1 200 OK\r\n\r\n"])
+async def test_a_server_that_never_comes_to_an_end_is_left(start: bytes) -> None:
+    """A byte now and then, in the head or in the body: the bound is on the whole."""
+    has_left = asyncio.Event()
+
+    async def drip(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(start)
+        with contextlib.suppress(OSError):
+            while not writer.is_closing():
+                writer.write(b"x")
+                await writer.drain()
+                await asyncio.sleep(0.02)
+        has_left.set()
+        writer.close()
+
+    server = await asyncio.start_server(drip, "127.0.0.1", 0)
+    async with server:
+        host, port = server.sockets[0].getsockname()
+        with pytest.raises(BadImage, match="did not arrive within"):
+            await fetch_image(f"http://{host}:{port}/", replace(OPEN, timeout_s=0.3))
+        await soon(has_left.wait())
 
 
 async def test_tls_is_checked_for_the_hosts_name(
@@ -161,6 +212,12 @@ async def test_what_else_goes_wrong_is_said() -> None:
     ("url", "said"),
     [
         ("ftp://example.com/a", "must begin with http"),
+        ("file:///etc/passwd", "must begin with http"),
+        ("file://localhost/etc/passwd", "must begin with http"),
+        ("data:image/png;base64,AAAA", "must begin with http"),
+        ("gopher://127.0.0.1:6379/_FLUSHALL", "must begin with http"),
+        ("//example.com/a", "must begin with http"),
+        ("jar:http://example.com/a!/b", "must begin with http"),
         ("http:///a", "name a host"),
         ("http://user:word@example.com/", "user name"),
         ("http://exa mple/", "not known|malformed"),

@@ -24,8 +24,8 @@ class LinkCredentials:
     def listen(self, server: grpc.aio.Server, address: str) -> int:
         """Have the server listen; the port. Raises: RuntimeError when it can't be had."""
         if self.server is None:
-            return server.add_insecure_port(address)
-        return server.add_secure_port(address, self.server)
+            return int(server.add_insecure_port(address))
+        return int(server.add_secure_port(address, self.server))
 
     def dial(self, address: str, options: tuple[tuple[str, int], ...]) -> grpc.aio.Channel:
         """A channel that connects when it is used."""
