@@ -152,29 +152,29 @@ async def test_a_question_is_answered_once_and_nobody_else_writes_to_the_inbox(
     prefill = await Bus.connect(settings("prefill"), "prefill")
     await serve_place(router, answer_place)
     assert await ask_place(prefill, "one") == "decode-one"
+    await prefill.close()
 
     errors: list[str] = []
-    async with signed_in(guarded.url, tmp_path / "secrets" / "router", errors) as other:
+    async with signed_in(guarded.url, tmp_path / "secrets" / "grammar", errors) as grammar:
         replies = asyncio.Queue[str]()
 
         async def answer_twice(message) -> None:
             await replies.put(message.reply)
-            await other.publish(message.reply, b"first")
-            await other.publish(message.reply, b"second")
+            await grammar.publish(message.reply, b"first")
+            await grammar.publish(message.reply, b"second")
 
-        await router.close()
-        await other.subscribe(subjects.router_place(), cb=answer_twice)
-        await other.flush()
+        await grammar.subscribe(subjects.grammar_compile(), cb=answer_twice)
+        await grammar.flush()
         asking = asyncio.create_task(
-            prefill.connection.request(subjects.router_place(), b"", {}, timeout_s=WAIT_S)
+            router.connection.request(subjects.grammar_compile(), b"", {}, timeout_s=WAIT_S)
         )
         reply = await asyncio.wait_for(replies.get(), WAIT_S)
         assert (await asking).data == b"first"
-        await other.publish(inbox_prefix("gateway") + ".a.1", b"not asked")
+        await grammar.publish(inbox_prefix("gateway") + ".a.1", b"not asked")
 
         unasked = {("publish", s.lower()) for s in (reply, inbox_prefix("gateway") + ".a.1")}
         await until(lambda: unasked <= refused(errors), lambda: f"refusals, beside {errors}")
-    await prefill.close()
+    await router.close()
 
 
 async def test_tls_trusts_the_fleets_own_authority(tmp_path: Path) -> None:

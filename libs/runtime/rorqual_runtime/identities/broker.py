@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 
-from rorqual_runtime.identities.bus_rights import receive_subjects, send_subjects
+from rorqual_runtime.identities.bus_rights import BUS_RIGHTS, receive_subjects, send_subjects
 
 SIGN_IN_S = 10
 """For a client to prove who it is: a busy machine takes its time."""
@@ -19,14 +19,17 @@ def authorization(public_keys: Mapping[str, str]) -> str:
     public_keys: by identity.
     """
     users = [
-        {
-            "nkey": public_key,
-            "permissions": {
-                "publish": {"allow": send_subjects(identity)},
-                "subscribe": {"allow": receive_subjects(identity)},
-                "allow_responses": {"max": 1, "expires": ANSWER_WITHIN},
-            },
-        }
+        {"nkey": public_key, "permissions": _permissions(identity)}
         for identity, public_key in sorted(public_keys.items())
     ]
     return f"authorization: {json.dumps({'timeout': SIGN_IN_S, 'users': users}, indent=2)}\n"
+
+
+def _permissions(identity: str) -> dict[str, object]:
+    permissions: dict[str, object] = {
+        "publish": {"allow": send_subjects(identity)},
+        "subscribe": {"allow": receive_subjects(identity)},
+    }
+    if not BUS_RIGHTS[identity].askers:
+        permissions["allow_responses"] = {"max": 1, "expires": ANSWER_WITHIN}
+    return permissions

@@ -20,6 +20,10 @@ class BusRights:
     """To publish to, or to ask."""
     receives: tuple[str, ...] = ()
     """To subscribe to. Whoever receives a question may answer it, once."""
+    askers: tuple[str, ...] = ()
+    """Identities whose inboxes it may write to at any time; empty: whoever asks is answered once.
+    For readers of a stream: NATS remembers each message with a reply subject until it is answered,
+    and those of a stream are settled elsewhere."""
     is_service: bool = True
     """Shows up in discovery, reports its load, can be told to stop."""
 
@@ -69,6 +73,7 @@ BUS_RIGHTS: dict[str, BusRights] = {
             *(s.router_submit(), s.router_place(), s.prefill_rooms(_ANY)),
             *(s.all_loads(), s.cancel()),
         ),
+        askers=("gateway", "prefill", "recipe", "cli"),
     ),
     "prefill": BusRights(
         sends=(
@@ -125,10 +130,11 @@ def inbox_prefix(identity: str) -> str:
 
 
 def send_subjects(identity: str) -> list[str]:
-    """All that an identity may publish to, answers apart."""
+    """All that an identity may publish to, answers to a question apart."""
     rights = BUS_RIGHTS[identity]
     own = [s.load(identity, _ANY)] if rights.is_service else []
-    return [*own, *rights.sends]
+    answers = [f"{inbox_prefix(asker)}.>" for asker in rights.askers]
+    return [*own, *rights.sends, *answers]
 
 
 def receive_subjects(identity: str) -> list[str]:
