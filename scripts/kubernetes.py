@@ -18,7 +18,8 @@ MODEL_DIR = "/models/smollm2-135m-instruct"
 HOME = "/var/lib/rorqual"
 SECRETS_DIR = "/etc/rorqual/secrets"
 METRICS_PORT, HTTP_PORT, NATS_PORT, REDIS_PORT = 9400, 8000, 4222, 6379
-DRAIN_S, GRACE_S = 60, 90
+CLOSE_S = 30
+"""From the end of a drain until the pod is killed."""
 USER = 10001
 
 Manifest = dict[str, Any]
@@ -33,6 +34,8 @@ class Service:
     replicas: int = 1
     has_model: bool = False
     has_store: bool = False
+    drain_s: int = 60
+    """Time for its work to end; decode's answers have a minute before they move"""
     shm: str = "256Mi"
     """Shared memory of the tensor plane"""
     max_replicas: int = 0
@@ -47,7 +50,7 @@ SERVICES: dict[str, Service] = {
     "recipe": Service("1", "1Gi", 2, has_model=True),
     "router": Service("1", "1Gi", 2, has_model=True),
     "prefill": Service("4", "8Gi", 2, has_model=True, has_store=True, shm="2Gi", max_replicas=8),
-    "decode": Service("4", "8Gi", 2, has_model=True, has_store=True, shm="2Gi", max_replicas=8),
+    "decode": Service("4", "8Gi", 2, has_model=True, has_store=True, drain_s=90, shm="2Gi", max_replicas=8),
     "vision": Service("2", "4Gi", 1, has_model=True, shm="1Gi"),
     "kvmeta": Service("1", "2Gi", 2),
     "grammar": Service("1", "2Gi", 1, has_model=True),
@@ -96,7 +99,7 @@ def _deployment(name: str, facts: Service) -> Manifest:
     template = {
         "metadata": {"labels": _labels(name), "annotations": annotations},
         "spec": {
-            "terminationGracePeriodSeconds": GRACE_S,
+            "terminationGracePeriodSeconds": facts.drain_s + CLOSE_S,
             "automountServiceAccountToken": False,
             "securityContext": {
                 "runAsNonRoot": True,
@@ -172,7 +175,7 @@ def _environment(name: str, facts: Service) -> list[Manifest]:
         "RORQUAL_MODEL_DIR": MODEL_DIR,
         "RORQUAL_METRICS_HOST": "0.0.0.0",
         "RORQUAL_METRICS_PORT": str(METRICS_PORT),
-        "RORQUAL_DRAIN_S": str(DRAIN_S),
+        "RORQUAL_DRAIN_S": str(facts.drain_s),
         "NUMBA_CACHE_DIR": "/tmp/numba",
         **dict(facts.variables),
     }

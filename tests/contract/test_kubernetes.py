@@ -13,7 +13,7 @@ from rorqual_cli.servers import nats_binary
 from rorqual_runtime.identities.issue import issue
 from rorqual_runtime.settings import RuntimeSettings, variables_of
 
-from scripts.kubernetes import DRAIN_S, GRACE_S, NATS_CONF, manifests, render
+from scripts.kubernetes import CLOSE_S, NATS_CONF, manifests, render
 from tests.contract.distributions import ROOT, SERVICES
 from tests.contract.test_compose import settings_of
 
@@ -44,7 +44,8 @@ def test_a_deployment_sets_what_its_service_reads(service: str) -> None:
     given = {one["name"] for one in container["env"] if one["name"].startswith("RORQUAL_")}
     known = variables_of(settings_of(service)) | variables_of(RuntimeSettings)
     assert given - {"RORQUAL_MODEL_DIR"} <= known
-    assert pod["terminationGracePeriodSeconds"] == GRACE_S > DRAIN_S
+    drain_s = next(one["value"] for one in container["env"] if one["name"] == "RORQUAL_DRAIN_S")
+    assert pod["terminationGracePeriodSeconds"] == int(drain_s) + CLOSE_S
     assert container["securityContext"]["readOnlyRootFilesystem"]
     mounts = {mount["name"] for mount in container["volumeMounts"]}
     assert mounts == {volume["name"] for volume in pod["volumes"]}

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 
+from tests.e2e.answers import ask, told
 from tests.e2e.chat import MODEL
 from tests.support.fleet import RunningFleet, running_fleet
 from tests.support.waiting import WAIT_S, soon
@@ -43,12 +42,6 @@ REQUESTS: dict[str, tuple[str, dict[str, Any]]] = {
         {**COMMON, "prompt": "A river", "ignore_eos": True, "max_tokens": 140, "stream": True},
     ),
 }
-NEVER_THE_SAME = {
-    *("id", "item_id", "response_id", "created", "created_at", "completed_at"),
-    *("cached_tokens", "cache_read_input_tokens", "input_tokens", "prompt_tokens_details"),
-    *("prompt_cache_hit_tokens", "prompt_cache_miss_tokens"),
-}
-TEXTS = {"content", "text", "delta", "logprobs"}
 
 
 @pytest.fixture(scope="module")
@@ -58,28 +51,11 @@ def two_recipes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningFle
         yield running
 
 
-async def _ask(base_url: str, path: str, body: dict[str, Any], begun: asyncio.Event) -> list[Any]:
-    """Events of a stream, or the one body. begun: set in the middle of the answer."""
-    data = ""
-    async with (
-        httpx.AsyncClient(timeout=120) as client,
-        client.stream("POST", f"{base_url}/v1/{path}", json=body) as answer,
-    ):
-        async for part in answer.aiter_text():
-            data += part
-            if data.count("data: ") > 25:
-                begun.set()
-        assert answer.status_code == 200, data
-    begun.set()
-    events = [line[6:] for line in data.splitlines() if line.startswith("data: {")]
-    return [json.loads(event) for event in events or [data]]
-
-
 async def _ask_all(running: RunningFleet, kill: str | None = None) -> dict[str, list[Any]]:
     """All requests at once; kill: a recipe that dies once every stream has begun."""
     begun = {name: asyncio.Event() for name in REQUESTS}
     tasks = {
-        name: asyncio.create_task(_ask(running.base_url, path, body, begun[name]))
+        name: asyncio.create_task(ask(running.base_url, path, body, begun[name]))
         for name, (path, body) in REQUESTS.items()
     }
     if kill is not None:
@@ -91,37 +67,6 @@ async def _ask_all(running: RunningFleet, kill: str | None = None) -> dict[str, 
         assert loads[kill].num_active_requests > 0, "nothing was under way there"
         await asyncio.to_thread(running.kill, kill)
     return {name: await task for name, task in tasks.items()}
-
-
-def _told(events: list[Any]) -> Any:
-    """What each choice says, in whatever portions its texts came; other facts once each; usage."""
-    said: dict[tuple[str, str], list[str]] = {}
-    facts: set[str] = set()
-    for event in events:
-        assert not event.get("error"), event
-        for part in event.get("choices", [event]):
-            rest = _take_texts(part, str(part.get("index", "")), said)
-            facts.add(json.dumps(rest, sort_keys=True))
-    usage = _take_texts(events[-1].get("usage"), "", {})
-    return {key: "".join(texts) for key, texts in said.items()}, facts, usage
-
-
-def _take_texts(value: Any, place: str, said: dict[tuple[str, str], list[str]]) -> Any:
-    """The value without its texts, which are put into `said`."""
-    if isinstance(value, list):
-        return [_take_texts(entry, place, said) for entry in value]
-    if not isinstance(value, dict):
-        return value
-    rest = {}
-    for name, inner in value.items():
-        if name == "logprobs" and inner:
-            tokens = [entry["token"] for entry in inner["content"] or ()]
-            said.setdefault((place, name), []).append("|".join(["", *tokens]))
-        elif name in TEXTS and isinstance(inner, str | None):
-            said.setdefault((place, name), []).append(inner or "")
-        elif name not in NEVER_THE_SAME:
-            rest[name] = _take_texts(inner, place, said)
-    return rest
 
 
 async def _busiest_recipe(running: RunningFleet) -> str:
@@ -137,11 +82,11 @@ async def _busiest_recipe(running: RunningFleet) -> str:
 
 async def test_answers_survive_each_of_two_recipes(two_recipes: RunningFleet) -> None:
     running = two_recipes
-    calm = {name: _told(events) for name, events in (await _ask_all(running)).items()}
+    calm = {name: told(events) for name, events in (await _ask_all(running)).items()}
     for victim in ("recipe-1", "recipe-2"):
-        told = {name: _told(e) for name, e in (await _ask_all(running, victim)).items()}
+        answers = {name: told(e) for name, e in (await _ask_all(running, victim)).items()}
         for name in REQUESTS:
-            for what, expected in zip(told[name], calm[name], strict=True):
+            for what, expected in zip(answers[name], calm[name], strict=True):
                 assert what == expected, name
         await asyncio.to_thread(running.wait_idle)
         assert "answer taken over" in running.log("recipe-1") + running.log("recipe-2")
@@ -159,16 +104,16 @@ async def test_prompts_under_way_survive_too(two_recipes: RunningFleet) -> None:
     ]
 
     async def ask_all() -> list[list[Any]]:
-        asked = (_ask(running.base_url, "chat/completions", b, asyncio.Event()) for b in bodies)
+        asked = (ask(running.base_url, "chat/completions", b, asyncio.Event()) for b in bodies)
         return list(await asyncio.gather(*asked))
 
     task = asyncio.create_task(ask_all())
     busy = await _busiest_recipe(running)
     await asyncio.to_thread(running.kill, busy)
-    told = [_told(events) for events in await task]
+    answers = [told(events) for events in await task]
     await asyncio.to_thread(running.restart, busy)
     await asyncio.to_thread(running.wait_ready, busy)
-    assert told == [_told(events) for events in await ask_all()]
+    assert answers == [told(events) for events in await ask_all()]
     await asyncio.to_thread(running.wait_idle)
 
 
@@ -176,13 +121,13 @@ async def test_an_answer_survives_a_recipe_that_is_told_to_stop(two_recipes: Run
     """It outlasts the drain: another instance goes on."""
     running = two_recipes
     body = {**CHAT, "stream": True, "max_tokens": 600}
-    calm = await _ask(running.base_url, "chat/completions", body, asyncio.Event())
+    calm = await ask(running.base_url, "chat/completions", body, asyncio.Event())
     begun = asyncio.Event()
-    task = asyncio.create_task(_ask(running.base_url, "chat/completions", body, begun))
+    task = asyncio.create_task(ask(running.base_url, "chat/completions", body, begun))
     await begun.wait()
     busy = await _busiest_recipe(running)
     await asyncio.to_thread(running.kill, busy, signal.SIGTERM)
-    assert _told(await task) == _told(calm)
+    assert told(await task) == told(calm)
     assert busy not in running.pids, "it was still there at the end: nothing was taken over"
     await asyncio.to_thread(running.restart, busy)
     await asyncio.to_thread(running.wait_ready, busy)
@@ -193,10 +138,10 @@ async def test_a_recipe_that_hangs_and_comes_back_disturbs_nobody(
 ) -> None:
     running = two_recipes
     body = {**CHAT, "stream": True, "max_tokens": 200}
-    calm = _told(await _ask(running.base_url, "chat/completions", body, asyncio.Event()))
+    calm = told(await ask(running.base_url, "chat/completions", body, asyncio.Event()))
     begun = [asyncio.Event() for _ in range(4)]
     tasks = [
-        asyncio.create_task(_ask(running.base_url, "chat/completions", body, event))
+        asyncio.create_task(ask(running.base_url, "chat/completions", body, event))
         for event in begun
     ]
     await asyncio.gather(*(event.wait() for event in begun))
@@ -207,5 +152,5 @@ async def test_a_recipe_that_hangs_and_comes_back_disturbs_nobody(
     finally:
         await asyncio.to_thread(running.kill, busy, signal.SIGCONT)
     for events in answers:
-        assert _told(events) == calm
+        assert told(events) == calm
     await asyncio.to_thread(running.wait_idle)

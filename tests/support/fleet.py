@@ -199,6 +199,7 @@ def fleet_options(
     model: str = DEFAULT_MODEL,
     restart: bool = False,
     patient: bool = True,
+    drain_s: float = 5.0,
     env: Mapping[str, str] | None = None,
     max_prefill: int | None = None,
     max_decode: int | None = None,
@@ -218,7 +219,7 @@ def fleet_options(
         max_prefill=max_prefill,
         max_decode=max_decode,
         restart=restart,
-        drain_s=5.0,
+        drain_s=drain_s,
         env={**(PATIENT if patient else {}), **(env or {})},
     )
 

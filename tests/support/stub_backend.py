@@ -104,6 +104,7 @@ class StubBackend:
         tokens = [token for delta in log for token in delta.token_ids]
         merged.token_ids.extend(tokens[request.from_seq :])
         if log:
+            merged.run = log[-1].run
             merged.finish_reason = log[-1].finish_reason
             merged.num_cached_tokens = log[-1].num_cached_tokens
         return decode_pb2.ResendReply(delta=merged)
@@ -118,6 +119,7 @@ class StubBackend:
                 request_id=generation.request_id,
                 choice_index=generation.choice_index,
                 seq=seq,
+                run=generation.run,
                 token_ids=token_ids,
                 logprobs=_logprobs(token_ids) if playback.logprobs else (),
                 finish_reason=playback.finish if is_last else decode_pb2.FINISH_REASON_UNSPECIFIED,
@@ -137,6 +139,7 @@ class StubBackend:
                     request_id=generation.request_id,
                     choice_index=generation.choice_index,
                     seq=seq,
+                    run=generation.run,
                     error=error_to_wire(playback.error),
                 ),
             )

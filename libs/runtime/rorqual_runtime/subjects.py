@@ -93,6 +93,11 @@ def decode_resend(decode_id: str) -> str:
     return _subject("decode", "resend", decode_id)
 
 
+def decode_drop_runs(decode_id: str) -> str:
+    """Tells one decode instance that others have gone on with what it still runs."""
+    return _subject("decode", "drop_runs", decode_id)
+
+
 def decode_read(decode_id: str) -> str:
     """Asks one decode instance to read stored blocks."""
     return _subject("decode", "read", decode_id)

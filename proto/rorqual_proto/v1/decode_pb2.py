@@ -27,15 +27,15 @@ from rorqual_proto.v1 import generation_pb2 as rorqual__proto_dot_v1_dot_generat
 from rorqual_proto.v1 import tensor_pb2 as rorqual__proto_dot_v1_dot_tensor__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1drorqual_proto/v1/decode.proto\x12\nrorqual.v1\x1a\x1crorqual_proto/v1/error.proto\x1a!rorqual_proto/v1/generation.proto\x1a\x1drorqual_proto/v1/tensor.proto\"\xb3\x03\n\x0fHandoverRequest\x12*\n\ngeneration\x18\x01 \x01(\x0b\x32\x16.rorqual.v1.Generation\x12\x19\n\x11num_stored_blocks\x18\x03 \x01(\r\x12\x19\n\x11num_cached_tokens\x18\x04 \x01(\r\x12*\n\x08kv_pages\x18\x05 \x01(\x0b\x32\x18.rorqual.v1.TensorTicket\x12.\n\x0c\x66irst_logits\x18\x06 \x01(\x0b\x32\x18.rorqual.v1.TensorTicket\x12\x32\n\x10\x63ompiled_grammar\x18\x07 \x01(\x0b\x32\x18.rorqual.v1.TensorTicket\x12\x19\n\x11model_fingerprint\x18\x08 \x01(\t\x12\x18\n\x10submitted_unix_s\x18\t \x01(\x01\x12\x16\n\x0elast_block_key\x18\x0b \x01(\x0c\x12(\n\x06window\x18\x0c \x01(\x0b\x32\x18.rorqual.v1.TensorTicket\x12\x10\n\x08replayed\x18\r \x01(\x08\x12\x19\n\x11\x63\x61\x63he_miss_reason\x18\x0e \x01(\tJ\x04\x08\x02\x10\x03J\x04\x08\n\x10\x0b\"s\n\rHandoverReply\x12\x30\n\x08\x61\x63\x63\x65pted\x18\x01 \x01(\x0b\x32\x1c.rorqual.v1.HandoverAcceptedH\x00\x12&\n\x05\x65rror\x18\x02 \x01(\x0b\x32\x15.rorqual.v1.ErrorInfoH\x00\x42\x08\n\x06result\"%\n\x10HandoverAccepted\x12\x11\n\tduplicate\x18\x01 \x01(\x08\"\\\n\nTokenBatch\x12\x11\n\tdecode_id\x18\x01 \x01(\t\x12\x13\n\x0bincarnation\x18\x02 \x01(\x04\x12&\n\x06\x64\x65ltas\x18\x03 \x03(\x0b\x32\x16.rorqual.v1.TokenDelta\"\xab\x02\n\nTokenDelta\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x14\n\x0c\x63hoice_index\x18\x02 \x01(\r\x12\x0b\n\x03seq\x18\x03 \x01(\r\x12\x11\n\ttoken_ids\x18\x04 \x03(\r\x12+\n\x08logprobs\x18\x05 \x03(\x0b\x32\x19.rorqual.v1.TokenLogprobs\x12/\n\rfinish_reason\x18\x06 \x01(\x0e\x32\x18.rorqual.v1.FinishReason\x12\x19\n\x11num_prompt_tokens\x18\x07 \x01(\r\x12\x19\n\x11num_cached_tokens\x18\x08 \x01(\r\x12$\n\x05\x65rror\x18\t \x01(\x0b\x32\x15.rorqual.v1.ErrorInfo\x12\x19\n\x11\x63\x61\x63he_miss_reason\x18\n \x01(\t\"Y\n\rTokenLogprobs\x12\x10\n\x08token_id\x18\x01 \x01(\r\x12\x0f\n\x07logprob\x18\x02 \x01(\x02\x12\x0f\n\x07top_ids\x18\x03 \x03(\r\x12\x14\n\x0ctop_logprobs\x18\x04 \x03(\x02\"K\n\rResendRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x14\n\x0c\x63hoice_index\x18\x02 \x01(\r\x12\x10\n\x08\x66rom_seq\x18\x03 \x01(\r\"h\n\x0bResendReply\x12\'\n\x05\x64\x65lta\x18\x01 \x01(\x0b\x32\x16.rorqual.v1.TokenDeltaH\x00\x12&\n\x05\x65rror\x18\x02 \x01(\x0b\x32\x15.rorqual.v1.ErrorInfoH\x00\x42\x08\n\x06result\"B\n\x10\x42lockReadRequest\x12\x19\n\x11model_fingerprint\x18\x01 \x01(\t\x12\x13\n\x0bpacked_keys\x18\x02 \x01(\x0c\"\x7f\n\x0e\x42lockReadReply\x12*\n\x06\x62locks\x18\x01 \x01(\x0b\x32\x18.rorqual.v1.TensorTicketH\x00\x12&\n\x05\x65rror\x18\x02 \x01(\x0b\x32\x15.rorqual.v1.ErrorInfoH\x00\x12\x0f\n\x07is_read\x18\x03 \x01(\x0c\x42\x08\n\x06result*\x95\x01\n\x0c\x46inishReason\x12\x1d\n\x19\x46INISH_REASON_UNSPECIFIED\x10\x00\x12\x16\n\x12\x46INISH_REASON_STOP\x10\x01\x12\x18\n\x14\x46INISH_REASON_LENGTH\x10\x02\x12\x1b\n\x17\x46INISH_REASON_CANCELLED\x10\x03\x12\x17\n\x13\x46INISH_REASON_ERROR\x10\x04\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1drorqual_proto/v1/decode.proto\x12\nrorqual.v1\x1a\x1crorqual_proto/v1/error.proto\x1a!rorqual_proto/v1/generation.proto\x1a\x1drorqual_proto/v1/tensor.proto\"\xb3\x03\n\x0fHandoverRequest\x12*\n\ngeneration\x18\x01 \x01(\x0b\x32\x16.rorqual.v1.Generation\x12\x19\n\x11num_stored_blocks\x18\x03 \x01(\r\x12\x19\n\x11num_cached_tokens\x18\x04 \x01(\r\x12*\n\x08kv_pages\x18\x05 \x01(\x0b\x32\x18.rorqual.v1.TensorTicket\x12.\n\x0c\x66irst_logits\x18\x06 \x01(\x0b\x32\x18.rorqual.v1.TensorTicket\x12\x32\n\x10\x63ompiled_grammar\x18\x07 \x01(\x0b\x32\x18.rorqual.v1.TensorTicket\x12\x19\n\x11model_fingerprint\x18\x08 \x01(\t\x12\x18\n\x10submitted_unix_s\x18\t \x01(\x01\x12\x16\n\x0elast_block_key\x18\x0b \x01(\x0c\x12(\n\x06window\x18\x0c \x01(\x0b\x32\x18.rorqual.v1.TensorTicket\x12\x10\n\x08replayed\x18\r \x01(\x08\x12\x19\n\x11\x63\x61\x63he_miss_reason\x18\x0e \x01(\tJ\x04\x08\x02\x10\x03J\x04\x08\n\x10\x0b\"s\n\rHandoverReply\x12\x30\n\x08\x61\x63\x63\x65pted\x18\x01 \x01(\x0b\x32\x1c.rorqual.v1.HandoverAcceptedH\x00\x12&\n\x05\x65rror\x18\x02 \x01(\x0b\x32\x15.rorqual.v1.ErrorInfoH\x00\x42\x08\n\x06result\"%\n\x10HandoverAccepted\x12\x11\n\tduplicate\x18\x01 \x01(\x08\"\\\n\nTokenBatch\x12\x11\n\tdecode_id\x18\x01 \x01(\t\x12\x13\n\x0bincarnation\x18\x02 \x01(\x04\x12&\n\x06\x64\x65ltas\x18\x03 \x03(\x0b\x32\x16.rorqual.v1.TokenDelta\"\xb8\x02\n\nTokenDelta\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x14\n\x0c\x63hoice_index\x18\x02 \x01(\r\x12\x0b\n\x03seq\x18\x03 \x01(\r\x12\x11\n\ttoken_ids\x18\x04 \x03(\r\x12+\n\x08logprobs\x18\x05 \x03(\x0b\x32\x19.rorqual.v1.TokenLogprobs\x12/\n\rfinish_reason\x18\x06 \x01(\x0e\x32\x18.rorqual.v1.FinishReason\x12\x19\n\x11num_prompt_tokens\x18\x07 \x01(\r\x12\x19\n\x11num_cached_tokens\x18\x08 \x01(\r\x12$\n\x05\x65rror\x18\t \x01(\x0b\x32\x15.rorqual.v1.ErrorInfo\x12\x19\n\x11\x63\x61\x63he_miss_reason\x18\n \x01(\t\x12\x0b\n\x03run\x18\x0b \x01(\r\"Y\n\rTokenLogprobs\x12\x10\n\x08token_id\x18\x01 \x01(\r\x12\x0f\n\x07logprob\x18\x02 \x01(\x02\x12\x0f\n\x07top_ids\x18\x03 \x03(\r\x12\x14\n\x0ctop_logprobs\x18\x04 \x03(\x02\"K\n\rResendRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x14\n\x0c\x63hoice_index\x18\x02 \x01(\r\x12\x10\n\x08\x66rom_seq\x18\x03 \x01(\r\"h\n\x0bResendReply\x12\'\n\x05\x64\x65lta\x18\x01 \x01(\x0b\x32\x16.rorqual.v1.TokenDeltaH\x00\x12&\n\x05\x65rror\x18\x02 \x01(\x0b\x32\x15.rorqual.v1.ErrorInfoH\x00\x42\x08\n\x06result\"O\n\x0f\x44ropRunsRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x14\n\x0c\x63hoice_index\x18\x02 \x01(\r\x12\x12\n\nbefore_run\x18\x03 \x01(\r\"B\n\x10\x42lockReadRequest\x12\x19\n\x11model_fingerprint\x18\x01 \x01(\t\x12\x13\n\x0bpacked_keys\x18\x02 \x01(\x0c\"\x7f\n\x0e\x42lockReadReply\x12*\n\x06\x62locks\x18\x01 \x01(\x0b\x32\x18.rorqual.v1.TensorTicketH\x00\x12&\n\x05\x65rror\x18\x02 \x01(\x0b\x32\x15.rorqual.v1.ErrorInfoH\x00\x12\x0f\n\x07is_read\x18\x03 \x01(\x0c\x42\x08\n\x06result*\x95\x01\n\x0c\x46inishReason\x12\x1d\n\x19\x46INISH_REASON_UNSPECIFIED\x10\x00\x12\x16\n\x12\x46INISH_REASON_STOP\x10\x01\x12\x18\n\x14\x46INISH_REASON_LENGTH\x10\x02\x12\x1b\n\x17\x46INISH_REASON_CANCELLED\x10\x03\x12\x17\n\x13\x46INISH_REASON_ERROR\x10\x04\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'rorqual_proto.v1.decode_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_FINISHREASON']._serialized_start=1603
-  _globals['_FINISHREASON']._serialized_end=1752
+  _globals['_FINISHREASON']._serialized_start=1697
+  _globals['_FINISHREASON']._serialized_end=1846
   _globals['_HANDOVERREQUEST']._serialized_start=142
   _globals['_HANDOVERREQUEST']._serialized_end=577
   _globals['_HANDOVERREPLY']._serialized_start=579
@@ -45,15 +45,17 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_TOKENBATCH']._serialized_start=735
   _globals['_TOKENBATCH']._serialized_end=827
   _globals['_TOKENDELTA']._serialized_start=830
-  _globals['_TOKENDELTA']._serialized_end=1129
-  _globals['_TOKENLOGPROBS']._serialized_start=1131
-  _globals['_TOKENLOGPROBS']._serialized_end=1220
-  _globals['_RESENDREQUEST']._serialized_start=1222
-  _globals['_RESENDREQUEST']._serialized_end=1297
-  _globals['_RESENDREPLY']._serialized_start=1299
-  _globals['_RESENDREPLY']._serialized_end=1403
-  _globals['_BLOCKREADREQUEST']._serialized_start=1405
-  _globals['_BLOCKREADREQUEST']._serialized_end=1471
-  _globals['_BLOCKREADREPLY']._serialized_start=1473
-  _globals['_BLOCKREADREPLY']._serialized_end=1600
+  _globals['_TOKENDELTA']._serialized_end=1142
+  _globals['_TOKENLOGPROBS']._serialized_start=1144
+  _globals['_TOKENLOGPROBS']._serialized_end=1233
+  _globals['_RESENDREQUEST']._serialized_start=1235
+  _globals['_RESENDREQUEST']._serialized_end=1310
+  _globals['_RESENDREPLY']._serialized_start=1312
+  _globals['_RESENDREPLY']._serialized_end=1416
+  _globals['_DROPRUNSREQUEST']._serialized_start=1418
+  _globals['_DROPRUNSREQUEST']._serialized_end=1497
+  _globals['_BLOCKREADREQUEST']._serialized_start=1499
+  _globals['_BLOCKREADREQUEST']._serialized_end=1565
+  _globals['_BLOCKREADREPLY']._serialized_start=1567
+  _globals['_BLOCKREADREPLY']._serialized_end=1694
 # @@protoc_insertion_point(module_scope)

@@ -76,7 +76,7 @@ class TokenBatch(_message.Message):
     def __init__(self, decode_id: _Optional[str] = ..., incarnation: _Optional[int] = ..., deltas: _Optional[_Iterable[_Union[TokenDelta, _Mapping]]] = ...) -> None: ...
 
 class TokenDelta(_message.Message):
-    __slots__ = ("request_id", "choice_index", "seq", "token_ids", "logprobs", "finish_reason", "num_prompt_tokens", "num_cached_tokens", "error", "cache_miss_reason")
+    __slots__ = ("request_id", "choice_index", "seq", "token_ids", "logprobs", "finish_reason", "num_prompt_tokens", "num_cached_tokens", "error", "cache_miss_reason", "run")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     CHOICE_INDEX_FIELD_NUMBER: _ClassVar[int]
     SEQ_FIELD_NUMBER: _ClassVar[int]
@@ -87,6 +87,7 @@ class TokenDelta(_message.Message):
     NUM_CACHED_TOKENS_FIELD_NUMBER: _ClassVar[int]
     ERROR_FIELD_NUMBER: _ClassVar[int]
     CACHE_MISS_REASON_FIELD_NUMBER: _ClassVar[int]
+    RUN_FIELD_NUMBER: _ClassVar[int]
     request_id: str
     choice_index: int
     seq: int
@@ -97,7 +98,8 @@ class TokenDelta(_message.Message):
     num_cached_tokens: int
     error: _error_pb2.ErrorInfo
     cache_miss_reason: str
-    def __init__(self, request_id: _Optional[str] = ..., choice_index: _Optional[int] = ..., seq: _Optional[int] = ..., token_ids: _Optional[_Iterable[int]] = ..., logprobs: _Optional[_Iterable[_Union[TokenLogprobs, _Mapping]]] = ..., finish_reason: _Optional[_Union[FinishReason, str]] = ..., num_prompt_tokens: _Optional[int] = ..., num_cached_tokens: _Optional[int] = ..., error: _Optional[_Union[_error_pb2.ErrorInfo, _Mapping]] = ..., cache_miss_reason: _Optional[str] = ...) -> None: ...
+    run: int
+    def __init__(self, request_id: _Optional[str] = ..., choice_index: _Optional[int] = ..., seq: _Optional[int] = ..., token_ids: _Optional[_Iterable[int]] = ..., logprobs: _Optional[_Iterable[_Union[TokenLogprobs, _Mapping]]] = ..., finish_reason: _Optional[_Union[FinishReason, str]] = ..., num_prompt_tokens: _Optional[int] = ..., num_cached_tokens: _Optional[int] = ..., error: _Optional[_Union[_error_pb2.ErrorInfo, _Mapping]] = ..., cache_miss_reason: _Optional[str] = ..., run: _Optional[int] = ...) -> None: ...
 
 class TokenLogprobs(_message.Message):
     __slots__ = ("token_id", "logprob", "top_ids", "top_logprobs")
@@ -128,6 +130,16 @@ class ResendReply(_message.Message):
     delta: TokenDelta
     error: _error_pb2.ErrorInfo
     def __init__(self, delta: _Optional[_Union[TokenDelta, _Mapping]] = ..., error: _Optional[_Union[_error_pb2.ErrorInfo, _Mapping]] = ...) -> None: ...
+
+class DropRunsRequest(_message.Message):
+    __slots__ = ("request_id", "choice_index", "before_run")
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    CHOICE_INDEX_FIELD_NUMBER: _ClassVar[int]
+    BEFORE_RUN_FIELD_NUMBER: _ClassVar[int]
+    request_id: str
+    choice_index: int
+    before_run: int
+    def __init__(self, request_id: _Optional[str] = ..., choice_index: _Optional[int] = ..., before_run: _Optional[int] = ...) -> None: ...
 
 class BlockReadRequest(_message.Message):
     __slots__ = ("model_fingerprint", "packed_keys")

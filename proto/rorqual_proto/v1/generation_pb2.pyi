@@ -109,7 +109,7 @@ class PromptImage(_message.Message):
     def __init__(self, first_token: _Optional[int] = ..., num_tokens: _Optional[int] = ..., digest: _Optional[bytes] = ..., num_patches: _Optional[int] = ..., pixels: _Optional[_Union[_tensor_pb2.TensorTicket, _Mapping]] = ..., param: _Optional[str] = ...) -> None: ...
 
 class Generation(_message.Message):
-    __slots__ = ("request_id", "choice_index", "model", "prompt", "num_prompt_tokens", "sampling", "constraint", "traffic_class", "cache_namespace", "reply", "deadline_unix_s", "images", "num_choices", "tenant", "adapter", "priority", "cache_ttl_s")
+    __slots__ = ("request_id", "choice_index", "model", "prompt", "num_prompt_tokens", "sampling", "constraint", "traffic_class", "cache_namespace", "reply", "deadline_unix_s", "images", "num_choices", "tenant", "adapter", "priority", "cache_ttl_s", "num_output_tokens", "run")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     CHOICE_INDEX_FIELD_NUMBER: _ClassVar[int]
     MODEL_FIELD_NUMBER: _ClassVar[int]
@@ -127,6 +127,8 @@ class Generation(_message.Message):
     ADAPTER_FIELD_NUMBER: _ClassVar[int]
     PRIORITY_FIELD_NUMBER: _ClassVar[int]
     CACHE_TTL_S_FIELD_NUMBER: _ClassVar[int]
+    NUM_OUTPUT_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    RUN_FIELD_NUMBER: _ClassVar[int]
     request_id: str
     choice_index: int
     model: str
@@ -144,4 +146,6 @@ class Generation(_message.Message):
     adapter: str
     priority: int
     cache_ttl_s: int
-    def __init__(self, request_id: _Optional[str] = ..., choice_index: _Optional[int] = ..., model: _Optional[str] = ..., prompt: _Optional[_Union[_tensor_pb2.Payload, _Mapping]] = ..., num_prompt_tokens: _Optional[int] = ..., sampling: _Optional[_Union[SamplingParams, _Mapping]] = ..., constraint: _Optional[_Union[Constraint, _Mapping]] = ..., traffic_class: _Optional[_Union[TrafficClass, str]] = ..., cache_namespace: _Optional[str] = ..., reply: _Optional[_Union[ReplyRoute, _Mapping]] = ..., deadline_unix_s: _Optional[float] = ..., images: _Optional[_Iterable[_Union[PromptImage, _Mapping]]] = ..., num_choices: _Optional[int] = ..., tenant: _Optional[str] = ..., adapter: _Optional[str] = ..., priority: _Optional[int] = ..., cache_ttl_s: _Optional[int] = ...) -> None: ...
+    num_output_tokens: int
+    run: int
+    def __init__(self, request_id: _Optional[str] = ..., choice_index: _Optional[int] = ..., model: _Optional[str] = ..., prompt: _Optional[_Union[_tensor_pb2.Payload, _Mapping]] = ..., num_prompt_tokens: _Optional[int] = ..., sampling: _Optional[_Union[SamplingParams, _Mapping]] = ..., constraint: _Optional[_Union[Constraint, _Mapping]] = ..., traffic_class: _Optional[_Union[TrafficClass, str]] = ..., cache_namespace: _Optional[str] = ..., reply: _Optional[_Union[ReplyRoute, _Mapping]] = ..., deadline_unix_s: _Optional[float] = ..., images: _Optional[_Iterable[_Union[PromptImage, _Mapping]]] = ..., num_choices: _Optional[int] = ..., tenant: _Optional[str] = ..., adapter: _Optional[str] = ..., priority: _Optional[int] = ..., cache_ttl_s: _Optional[int] = ..., num_output_tokens: _Optional[int] = ..., run: _Optional[int] = ...) -> None: ...

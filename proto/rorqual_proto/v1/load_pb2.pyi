@@ -155,7 +155,7 @@ class HitPathLoad(_message.Message):
     def __init__(self, prompts_total: _Optional[int] = ..., hits_total: _Optional[int] = ..., hit_blocks_total: _Optional[int] = ..., hit_wait_s_total: _Optional[float] = ..., fetched_blocks_total: _Optional[int] = ..., fetched_bytes_total: _Optional[int] = ..., fetch_s_total: _Optional[float] = ..., host_blocks_total: _Optional[int] = ..., left_out_blocks_total: _Optional[int] = ..., late_blocks_total: _Optional[int] = ..., swapped_blocks_total: _Optional[int] = ..., swap_s_total: _Optional[float] = ..., relayed_blocks_total: _Optional[int] = ..., corrupt_blocks_total: _Optional[int] = ..., missing_blocks_total: _Optional[int] = ...) -> None: ...
 
 class DecodeLoad(_message.Message):
-    __slots__ = ("num_running", "max_running", "kv_tokens", "num_reserved_pages", "step_s", "guess_rounds_total", "guessed_tokens_total", "taken_guesses_total", "step_times")
+    __slots__ = ("num_running", "max_running", "kv_tokens", "num_reserved_pages", "step_s", "guess_rounds_total", "guessed_tokens_total", "taken_guesses_total", "step_times", "num_paused", "pauses_total", "moved_generations_total")
     NUM_RUNNING_FIELD_NUMBER: _ClassVar[int]
     MAX_RUNNING_FIELD_NUMBER: _ClassVar[int]
     KV_TOKENS_FIELD_NUMBER: _ClassVar[int]
@@ -165,6 +165,9 @@ class DecodeLoad(_message.Message):
     GUESSED_TOKENS_TOTAL_FIELD_NUMBER: _ClassVar[int]
     TAKEN_GUESSES_TOTAL_FIELD_NUMBER: _ClassVar[int]
     STEP_TIMES_FIELD_NUMBER: _ClassVar[int]
+    NUM_PAUSED_FIELD_NUMBER: _ClassVar[int]
+    PAUSES_TOTAL_FIELD_NUMBER: _ClassVar[int]
+    MOVED_GENERATIONS_TOTAL_FIELD_NUMBER: _ClassVar[int]
     num_running: int
     max_running: int
     kv_tokens: int
@@ -174,7 +177,10 @@ class DecodeLoad(_message.Message):
     guessed_tokens_total: int
     taken_guesses_total: int
     step_times: DecodeStepTimes
-    def __init__(self, num_running: _Optional[int] = ..., max_running: _Optional[int] = ..., kv_tokens: _Optional[int] = ..., num_reserved_pages: _Optional[int] = ..., step_s: _Optional[float] = ..., guess_rounds_total: _Optional[int] = ..., guessed_tokens_total: _Optional[int] = ..., taken_guesses_total: _Optional[int] = ..., step_times: _Optional[_Union[DecodeStepTimes, _Mapping]] = ...) -> None: ...
+    num_paused: int
+    pauses_total: int
+    moved_generations_total: int
+    def __init__(self, num_running: _Optional[int] = ..., max_running: _Optional[int] = ..., kv_tokens: _Optional[int] = ..., num_reserved_pages: _Optional[int] = ..., step_s: _Optional[float] = ..., guess_rounds_total: _Optional[int] = ..., guessed_tokens_total: _Optional[int] = ..., taken_guesses_total: _Optional[int] = ..., step_times: _Optional[_Union[DecodeStepTimes, _Mapping]] = ..., num_paused: _Optional[int] = ..., pauses_total: _Optional[int] = ..., moved_generations_total: _Optional[int] = ...) -> None: ...
 
 class DecodeStepTimes(_message.Message):
     __slots__ = ("base_s", "per_request_s", "per_kv_token_s")
@@ -226,14 +232,16 @@ class VisionLoad(_message.Message):
     def __init__(self, queued_patches: _Optional[int] = ..., step_patches: _Optional[int] = ..., patches_per_s: _Optional[float] = ...) -> None: ...
 
 class RecipeLoad(_message.Message):
-    __slots__ = ("encoded_chars_total", "cached_chars_total", "token_cache_bytes")
+    __slots__ = ("encoded_chars_total", "cached_chars_total", "token_cache_bytes", "restarted_generations_total")
     ENCODED_CHARS_TOTAL_FIELD_NUMBER: _ClassVar[int]
     CACHED_CHARS_TOTAL_FIELD_NUMBER: _ClassVar[int]
     TOKEN_CACHE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    RESTARTED_GENERATIONS_TOTAL_FIELD_NUMBER: _ClassVar[int]
     encoded_chars_total: int
     cached_chars_total: int
     token_cache_bytes: int
-    def __init__(self, encoded_chars_total: _Optional[int] = ..., cached_chars_total: _Optional[int] = ..., token_cache_bytes: _Optional[int] = ...) -> None: ...
+    restarted_generations_total: int
+    def __init__(self, encoded_chars_total: _Optional[int] = ..., cached_chars_total: _Optional[int] = ..., token_cache_bytes: _Optional[int] = ..., restarted_generations_total: _Optional[int] = ...) -> None: ...
 
 class KvmetaLoad(_message.Message):
     __slots__ = ("num_blocks", "index_bytes", "loaded", "resyncs_total", "matched_blocks_total", "asked_blocks_total", "misses_total", "quota_evicted_total", "pending_blocks")

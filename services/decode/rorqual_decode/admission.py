@@ -34,7 +34,7 @@ from rorqual_runtime.tensors import TensorPlane
 from rorqual_decode.block_chain import BlockChain
 from rorqual_decode.block_writer import BlockTraits
 from rorqual_decode.convert import HandoverOffer
-from rorqual_decode.generation import Emission
+from rorqual_decode.generation import Emission, FinishReason
 from rorqual_decode.page_fetch import PageFetcher, prompt_first_order
 from rorqual_decode.page_hold import PageHold
 from rorqual_decode.running import Running
@@ -64,12 +64,16 @@ class Admitted:
 
     sequence: Running
     first: Emission
+    """Nothing, where the last token of an earlier run has yet to run."""
     prompt_blocks: list[PromptBlock]
-    """The full prompt blocks that are not stored yet."""
+    """The full blocks that are not stored yet."""
+    prompt_ids: np.ndarray
+    output_ids: list[int]
+    """Of earlier runs."""
 
 
 class Reserved(NamedTuple):
-    """Memory of a sequence: prompt and longest answer."""
+    """Memory of a sequence: prompt and the beginning of its answer."""
 
     hold: PageHold
     pages: list[int]
@@ -80,7 +84,7 @@ class Reserved(NamedTuple):
 class Admitter:
     """Turns offers into running sequences, or refuses them and keeps nothing.
 
-    Pages for the whole answer are reserved up front, so no sequence is ever preempted.
+    Pages for the answer are reserved some way ahead; that there are enough for all is checked.
     """
 
     def __init__(
@@ -92,8 +96,10 @@ class Admitter:
         read_grammar: ReadGrammar,
         recompile: Recompile,
         open_memory: OpenMemory = lambda prompt_ids: Memory(),
+        growth_tokens: int,
     ) -> None:
-        """open_memory: the drafter's, see `Drafter.open`."""
+        """open_memory: the drafter's, see `Drafter.open`. growth_tokens: output for which pages are
+        reserved; more come as it grows."""
         self._model = model
         self._cache = cache
         self._tensors = tensors
@@ -102,6 +108,7 @@ class Admitter:
         self._read_grammar = read_grammar
         self._recompile = recompile
         self._open_memory = open_memory
+        self._growth_tokens = growth_tokens
         self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="first-token")
 
     def close(self) -> None:
@@ -118,13 +125,17 @@ class Admitter:
         reserved = self._reserve(offer)
         hold = reserved.hold
         try:
-            sequence, prompt_blocks = await self._prepare(offer, reserved, timeout_s)
-            logits = await self._tensors.fetch(offer.first_logits, timeout_s=timeout_s)
-            first = await self._first_token(sequence, logits)
+            token_ids = await get_token_ids(
+                self._tensors, offer.prompt, offer.spec.num_tokens, timeout_s=timeout_s
+            )
+            output_ids: list[int] = token_ids[offer.spec.num_prompt_tokens :].tolist()
+            sequence, blocks = await self._prepare(offer, reserved, token_ids, timeout_s)
+            first = await self._go_on(sequence, offer, output_ids, timeout_s)
         except BaseException:
             hold.release()
             raise
-        return Admitted(sequence, first, prompt_blocks)
+        prompt_ids = token_ids[: offer.spec.num_prompt_tokens]
+        return Admitted(sequence, first, blocks, prompt_ids, output_ids)
 
     def _check(self, offer: HandoverOffer) -> None:
         if offer.model_fingerprint != self._model.fingerprint:
@@ -132,29 +143,31 @@ class Admitter:
                 f"KV of model {offer.model_fingerprint} offered, this instance runs "
                 f"{self._model.fingerprint}"
             )
-        if offer.spec.num_prompt_tokens > self._model.max_context_tokens:
-            raise ContextTooLong(offer.spec.num_prompt_tokens, self._model.max_context_tokens)
+        if offer.spec.num_tokens > self._model.max_context_tokens:
+            raise ContextTooLong(offer.spec.num_tokens, self._model.max_context_tokens)
         for token_id, _ in offer.spec.sampling.rules.logit_bias:
             if token_id >= self._model.vocab_size:
                 raise InvalidRequest(f"token {token_id} is not in the vocabulary", "logit_bias")
 
     def _reserve(self, offer: HandoverOffer) -> Reserved:
         num_pages = self.num_pages_for(offer)
+        if num_pages > self._cache.num_pages:
+            raise NoCapacity(f"{num_pages} KV pages needed, there are {self._cache.num_pages}")
+        num_first = self._cache.layout.num_pages(offer.num_kv_tokens + self._growth_tokens)
         try:
-            lease: PageLease = self._cache.allocate(num_pages)
+            lease: PageLease = self._cache.allocate(min(num_pages, num_first))
         except NoPages as err:
             if not self._cache.can_open:
                 raise NoCapacity("no window slot is free") from None
             raise NoCapacity(f"{err.wanted} KV pages wanted, {err.free} free") from None
-        num_prompt_pages = self._cache.layout.num_pages(offer.spec.num_prompt_tokens)
-        pages = prompt_first_order(lease.pages, num_prompt_pages)
+        pages = prompt_first_order(lease.pages, self._cache.layout.num_pages(offer.num_kv_tokens))
         return Reserved(PageHold(lease), pages, lease.window)
 
     def num_pages_for(self, offer: HandoverOffer) -> int:
         """Pages of prompt and longest answer; the last token's KV is never needed."""
         stop = self._stop_rule(offer)
         num_tokens = offer.spec.num_prompt_tokens + stop.max_output_tokens - 1
-        return self._cache.layout.num_pages(num_tokens)
+        return self._cache.layout.num_pages(max(num_tokens, offer.num_kv_tokens))
 
     def _stop_rule(self, offer: HandoverOffer) -> StopRule:
         return make_stop_rule(
@@ -165,22 +178,17 @@ class Admitter:
         )
 
     async def _prepare(
-        self, offer: HandoverOffer, reserved: Reserved, timeout_s: float
+        self, offer: HandoverOffer, reserved: Reserved, token_ids: np.ndarray, timeout_s: float
     ) -> tuple[Running, list[PromptBlock]]:
-        """The sequence with its prompt's KV in place."""
-        spec, pages = offer.spec, reserved.pages
-        token_ids = await get_token_ids(
-            self._tensors, offer.prompt, spec.num_prompt_tokens, timeout_s=timeout_s
-        )
-        work = partial(self._verified_keys, offer, token_ids)
-        keys = await over_prompt(len(token_ids), work)
+        """The sequence with its KV in place."""
+        spec, pages, num_kv = offer.spec, reserved.pages, offer.num_kv_tokens
+        work = partial(self._verified_keys, offer, token_ids[:num_kv])
+        keys = await over_prompt(num_kv, work)
         grammar = await self._grammar(offer, timeout_s)
-        num_prompt_pages = self._cache.layout.num_pages(spec.num_prompt_tokens)
-        await self._fetcher.fetch(offer.kv_pages, pages[:num_prompt_pages], timeout_s=timeout_s)
+        num_kv_pages = self._cache.layout.num_pages(num_kv)
+        await self._fetcher.fetch(offer.kv_pages, pages[:num_kv_pages], timeout_s=timeout_s)
         if reserved.window is not None:
-            await self._windows.fetch(
-                offer.window, reserved.window, spec.num_prompt_tokens, timeout_s=timeout_s
-            )
+            await self._windows.fetch(offer.window, reserved.window, num_kv, timeout_s=timeout_s)
         stop = self._stop_rule(offer)
         root = root_key(fingerprint=self._model.fingerprint, namespace=spec.cache_namespace)
         num_keyed = len(keys) * BLOCK_TOKENS
@@ -191,11 +199,11 @@ class Admitter:
             stop=stop,
             chain=BlockChain(
                 keys[-1] if keys else root,
-                token_ids[num_keyed:].tolist(),
+                token_ids[num_keyed:num_kv].tolist(),
                 [image.seen_from(num_keyed) for image in offer.images if image.end > num_keyed],
             ),
             grammar=grammar,
-            editor=self._editor(offer, token_ids, stop),
+            editor=self._editor(offer, token_ids[: spec.num_prompt_tokens], stop),
             window=reserved.window,
             memory=self._open_memory(token_ids),
         )
@@ -205,9 +213,11 @@ class Admitter:
         ]
 
     def _traits(self, offer: HandoverOffer, token_ids: np.ndarray, position: int) -> BlockTraits:
-        """Of one of the prompt's full blocks."""
-        content = b""
-        if position == 0:
+        """Of one of its full blocks."""
+        content, origin = b"", BlockOrigin.PROMPT
+        if (position + 1) * BLOCK_TOKENS > offer.spec.num_prompt_tokens:
+            origin = BlockOrigin.CONTINUATION
+        elif position == 0:
             content = content_key(
                 token_ids,  # type: ignore[arg-type]
                 fingerprint=self._model.fingerprint,
@@ -215,7 +225,7 @@ class Admitter:
             )
         return BlockTraits(
             offer.spec.traffic_class,
-            BlockOrigin.PROMPT,
+            origin,
             offer.spec.provenance,
             offer.spec.tenant,
             position,
@@ -252,6 +262,21 @@ class Admitter:
             return await self._in_thread(self._read_grammar, data.tobytes())
         except GrammarMismatch as err:
             raise Unsupported(str(err)) from err
+
+    async def _go_on(
+        self, sequence: Running, offer: HandoverOffer, output_ids: list[int], timeout_s: float
+    ) -> Emission:
+        """Behind the output of earlier runs: the first token, where its logits came along."""
+        if output_ids:
+            has_last = offer.first_logits is not None
+            replay = partial(sequence.go_on_behind, output_ids, has_last=has_last)
+            finish = await self._in_thread(replay)
+            if finish is FinishReason.ERROR:
+                raise Corrupt("the output so far is against its grammar")
+            if finish is not None or not has_last:
+                return Emission(sequence.spec.key, (), (), finish)
+        logits = await self._tensors.fetch(offer.first_logits, timeout_s=timeout_s)
+        return await self._first_token(sequence, logits)
 
     async def _first_token(self, sequence: Running, logits: np.ndarray) -> Emission:
         if logits.nbytes != 4 * self._model.vocab_size:

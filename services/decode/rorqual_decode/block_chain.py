@@ -24,6 +24,11 @@ class BlockChain:
         self._open = array("i", rest)
         self._images = images
 
+    @property
+    def last_key(self) -> bytes:
+        """Of the last full block so far, or the root key."""
+        return self._parent
+
     def push(self, token_id: int) -> bytes | None:
         """The next token's KV is written; the key of the block that this completes, if any."""
         self._open.append(token_id)

@@ -6,8 +6,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
+import numpy as np
 from rorqual_engine.logit_rules import LogitRules
-from rorqual_policy.blocks import KEY_BYTES, ImageSpan
+from rorqual_policy.blocks import BLOCK_TOKENS, KEY_BYTES, ImageSpan
 from rorqual_policy.provenance import Provenance
 from rorqual_proto.v1 import (
     decode_pb2,
@@ -22,18 +23,22 @@ from rorqual_runtime.expert_load import fill_expert_load
 
 from rorqual_decode.block_writer import StoredBlock
 from rorqual_decode.generation import (
+    ChoiceKey,
     GenerationKey,
     GenerationSpec,
+    GenerationState,
+    Origin,
     SamplingSpec,
     TokenScores,
 )
-from rorqual_decode.load_facts import EngineFacts, LoadFacts, RelayFacts
+from rorqual_decode.load_facts import EngineFacts, LoadFacts, PauseFacts, RelayFacts
 from rorqual_decode.publisher import Slice
 
 HandoverMessage = decode_pb2.HandoverRequest
 HandoverReplyMessage = decode_pb2.HandoverReply
 ResendMessage = decode_pb2.ResendRequest
 ResendReplyMessage = decode_pb2.ResendReply
+DropRunsMessage = decode_pb2.DropRunsRequest
 CancelMessage = router_pb2.CancelRequest
 CompileReplyMessage = grammar_pb2.CompileReply
 RegisterReplyMessage = kvmeta_pb2.RegisterBlocksReply
@@ -50,12 +55,16 @@ class HandoverOffer:
     """What prefill hands over. Fields of type Any are wire values, read by the tensor plane."""
 
     spec: GenerationSpec
+    generation: Any
+    """As it came."""
     last_block_key: bytes
     num_stored_blocks: int
     model_fingerprint: str
     prompt: Any
+    """With the output of earlier runs."""
     kv_pages: Any
     first_logits: Any
+    """None when the last token has yet to run: the KV is of all before it."""
     compiled_grammar: Any
     """None without constraint."""
     constraint: Any
@@ -64,22 +73,38 @@ class HandoverOffer:
     window: Any = None
     """Window state behind the prompt; None when none came."""
 
+    @property
+    def num_kv_tokens(self) -> int:
+        """Tokens whose KV comes along."""
+        return self.spec.num_tokens - (self.first_logits is None)
+
+
+def origin_of(offer: HandoverOffer) -> Origin:
+    """What is kept of an offer once its prompt was read."""
+    generation = generation_pb2.Generation()
+    generation.CopyFrom(offer.generation)
+    generation.ClearField("prompt")
+    return Origin(generation, offer.compiled_grammar)
+
 
 def offer_from_wire(wire: decode_pb2.HandoverRequest) -> HandoverOffer:
     """Raises: InvalidRequest when the offer can't be a generation."""
     generation = wire.generation
     if not generation.request_id or not generation.reply.recipe_id:
         raise InvalidRequest("a handover needs generation.request_id and reply.recipe_id")
-    if generation.num_prompt_tokens < 1:
+    if generation.num_prompt_tokens <= generation.num_output_tokens:
         raise InvalidRequest("a handover needs at least one prompt token")
+    if not wire.HasField("first_logits") and not generation.num_output_tokens:
+        raise InvalidRequest("a handover needs first_logits or output to go on behind")
     return HandoverOffer(
         spec=_spec_from_wire(wire),
+        generation=generation,
         last_block_key=wire.last_block_key,
         num_stored_blocks=wire.num_stored_blocks,
         model_fingerprint=wire.model_fingerprint,
         prompt=generation.prompt,
         kv_pages=wire.kv_pages,
-        first_logits=wire.first_logits,
+        first_logits=wire.first_logits if wire.HasField("first_logits") else None,
         compiled_grammar=wire.compiled_grammar if wire.HasField("compiled_grammar") else None,
         constraint=generation.constraint if generation.HasField("constraint") else None,
         images=tuple(
@@ -93,10 +118,11 @@ def offer_from_wire(wire: decode_pb2.HandoverRequest) -> HandoverOffer:
 def _spec_from_wire(wire: decode_pb2.HandoverRequest) -> GenerationSpec:
     generation = wire.generation
     return GenerationSpec(
-        key=GenerationKey(generation.request_id, generation.choice_index),
+        key=GenerationKey(generation.request_id, generation.choice_index, generation.run),
         model=generation.model,
         recipe_id=generation.reply.recipe_id,
-        num_prompt_tokens=generation.num_prompt_tokens,
+        num_prompt_tokens=generation.num_prompt_tokens - generation.num_output_tokens,
+        num_output_tokens=generation.num_output_tokens,
         num_cached_tokens=wire.num_cached_tokens,
         sampling=_sampling_from_wire(generation.sampling),
         cache_namespace=generation.cache_namespace,
@@ -144,6 +170,59 @@ def accepted_to_wire(duplicate: bool) -> decode_pb2.HandoverReply:
     return decode_pb2.HandoverReply(accepted=decode_pb2.HandoverAccepted(duplicate=duplicate))
 
 
+@dataclass(frozen=True, slots=True)
+class MoveParts:
+    """Tickets of a generation on its way to another instance. Wire values."""
+
+    prompt: Any
+    kv_pages: Any
+    window: Any
+    """None where the model has none."""
+    model_fingerprint: str
+
+
+def tokens_to_wire(token_ids: np.ndarray) -> bytes:
+    """Token ids as they travel."""
+    return token_ids.astype("<i4", copy=False).tobytes()
+
+
+def place_to_wire(
+    spec: GenerationSpec, num_tokens: int, excluded_ids: Iterable[str]
+) -> router_pb2.PlaceRequest:
+    """Ask for an instance that could go on with it. num_tokens: of prompt and output so far."""
+    num_output = num_tokens - spec.num_prompt_tokens
+    return router_pb2.PlaceRequest(
+        request_id=spec.key.request_id,
+        choice_index=spec.key.choice_index,
+        num_context_tokens=num_tokens,
+        max_new_tokens=max(1, spec.sampling.max_new_tokens - num_output),
+        excluded_ids=sorted(excluded_ids),
+    )
+
+
+def move_to_wire(state: GenerationState, run: int, parts: MoveParts) -> decode_pb2.HandoverRequest:
+    """A running generation for another instance: its last token has yet to run."""
+    spec = state.spec
+    wire = decode_pb2.HandoverRequest(
+        generation=state.origin.generation,
+        last_block_key=state.last_block_key,
+        num_stored_blocks=len(state.token_ids) // BLOCK_TOKENS,  # or on their way there
+        num_cached_tokens=spec.num_cached_tokens,
+        cache_miss_reason=spec.cache_miss_reason,
+        kv_pages=parts.kv_pages,
+        window=parts.window,
+        replayed=spec.provenance is Provenance.REPLAYED,
+        compiled_grammar=state.origin.compiled_grammar,
+        model_fingerprint=parts.model_fingerprint,
+        submitted_unix_s=spec.submitted_unix_s,
+    )
+    wire.generation.prompt.CopyFrom(parts.prompt)
+    wire.generation.num_prompt_tokens = len(state.token_ids)
+    wire.generation.num_output_tokens = state.num_output_tokens
+    wire.generation.run = run
+    return wire
+
+
 def batch_to_wire(
     decode_id: str, incarnation: int, slices: Iterable[Slice]
 ) -> decode_pb2.TokenBatch:
@@ -160,11 +239,14 @@ def delta_to_wire(piece: Slice) -> decode_pb2.TokenDelta:
         request_id=key.request_id,
         choice_index=key.choice_index,
         seq=piece.start,
+        run=key.run,
         token_ids=stream.token_ids[piece.start : piece.end],
     )
     if stream.scores:
+        first = stream.first_scored
         delta.logprobs.extend(
-            _scores_to_wire(scores) for scores in stream.scores[piece.start : piece.end]
+            _scores_to_wire(scores)
+            for scores in stream.scores[piece.start - first : piece.end - first]
         )
     if piece.start == 0 or piece.with_finish:
         delta.num_prompt_tokens = stream.spec.num_prompt_tokens
@@ -186,9 +268,9 @@ def _scores_to_wire(scores: TokenScores) -> decode_pb2.TokenLogprobs:
     )
 
 
-def key_of(wire: decode_pb2.ResendRequest) -> GenerationKey:
-    """Which stream the reader asks about."""
-    return GenerationKey(wire.request_id, wire.choice_index)
+def choice_of(wire: decode_pb2.ResendRequest | decode_pb2.DropRunsRequest) -> ChoiceKey:
+    """Which generation its reader means."""
+    return ChoiceKey(wire.request_id, wire.choice_index)
 
 
 def resend_to_wire(piece: Slice) -> decode_pb2.ResendReply:
@@ -256,6 +338,12 @@ def registration_to_wire(
     )
 
 
+def fill_pauses(report: load_pb2.LoadReport, facts: PauseFacts) -> None:
+    """Put the facts into a load report."""
+    report.decode.num_paused = facts.num_paused
+    report.decode.pauses_total = facts.num_pauses
+
+
 def fill_load(report: load_pb2.LoadReport, facts: LoadFacts, engine: EngineFacts) -> None:
     """Put the facts into a load report."""
     report.num_active_requests = facts.num_active_requests
@@ -270,6 +358,7 @@ def fill_load(report: load_pb2.LoadReport, facts: LoadFacts, engine: EngineFacts
     report.decode.kv_tokens = facts.kv_tokens
     report.decode.num_reserved_pages = engine.num_used_pages
     report.decode.step_s = facts.step_s
+    report.decode.moved_generations_total = facts.num_moved
     if facts.step_times:
         names = "base_s", "per_request_s", "per_kv_token_s"
         times = dict(zip(names, facts.step_times, strict=True))

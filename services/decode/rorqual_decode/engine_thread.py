@@ -23,6 +23,7 @@ from rorqual_runtime.errors import Internal
 
 from rorqual_decode.block_writer import BlockTraits, BlockWriter
 from rorqual_decode.generation import Emission, FinishReason
+from rorqual_decode.growth import PageGrowth
 from rorqual_decode.running import CompletedBlock, Running, WindowToKeep
 from rorqual_decode.sampling import Draws, draw_tokens
 from rorqual_decode.speculation import NO_SPECULATION, Speculation
@@ -30,6 +31,7 @@ from rorqual_decode.step import Committed, Planned
 from rorqual_decode.step_times import StepTimes
 
 _STEP_WEIGHT = 0.1
+_PAGES_PAUSE_S = 0.02
 
 log = logging.getLogger(__name__)
 
@@ -63,7 +65,9 @@ class DecodeEngine:
         on_window: Callable[[WindowToKeep], None] = lambda kept: None,
         speculation: Speculation = NO_SPECULATION,
         step_times: StepTimes | None = None,
+        growth: PageGrowth | None = None,
     ) -> None:
+        """growth: None where every sequence comes with all the pages that it will need."""
         self._model = model
         self._cache = cache
         self._writer = writer
@@ -72,9 +76,12 @@ class DecodeEngine:
         self._speculation = speculation
         self.step_times = step_times
         """Of a step here, refined by what steps take; None = not calibrated."""
+        self._growth = growth
+        self.waiting_for_pages: tuple[Running, ...] = ()
+        """As of the last step; for other threads to look at."""
         self._running: list[Running] = []
         self._arrived: list[Running] = []
-        self._has_cancelled = False
+        self._has_leaving = False
         self._is_closing = False
         self._changed = threading.Condition()
         self._thread = threading.Thread(target=self._run, name="decode-engine", daemon=True)
@@ -103,7 +110,16 @@ class DecodeEngine:
         """Let go of the sequence at the next step; harmless when it has ended."""
         with self._changed:
             sequence.is_cancelled = True
-            self._has_cancelled = True
+            self._has_leaving = True
+            self._changed.notify()
+
+    def take_out(self, sequence: Running, on_out: Callable[[], None]) -> None:
+        """Have the sequence back, pages and all: on_out is called, as on_output is, once no step
+        touches it any more and the tokens of its last one are told. It is not called for a sequence
+        that ends or is cancelled before."""
+        with self._changed:
+            sequence.on_out = on_out
+            self._has_leaving = True
             self._changed.notify()
 
     def close(self) -> None:
@@ -122,10 +138,12 @@ class DecodeEngine:
         with torch.inference_mode():
             try:
                 while self._wait_for_work():
-                    self._let_go_of_cancelled()
-                    if self._running:
-                        threads.spread(should_spread_threads(len(self._running)))
-                        self._step_or_fail()
+                    self._let_leave()
+                    if ready := self._ready():
+                        threads.spread(should_spread_threads(len(ready)))
+                        self._step_or_fail(ready)
+                    elif self._running:
+                        self._wait_for_pages()
                     if not self._running:
                         self._tell_now()
             finally:
@@ -143,32 +161,53 @@ class DecodeEngine:
             self._arrived = []
             return not self._is_closing
 
-    def _let_go_of_cancelled(self) -> None:
+    def _let_leave(self) -> None:
         with self._changed:
-            if not self._has_cancelled:
+            if not self._has_leaving:
                 return
-            self._has_cancelled = False
-        self._committed.left += [s for s in self._running if s.is_cancelled]
-        self._running = [s for s in self._running if not s.is_cancelled]
+            self._has_leaving = False
+        leaving = [s for s in self._running if s.is_leaving]
+        self._running = [s for s in self._running if not s.is_leaving]
+        for sequence in leaving:
+            committed = self._committed
+            (committed.left if sequence.is_cancelled else committed.out).append(sequence)
 
-    def _step_or_fail(self) -> None:
-        """At least one token for every running sequence, or an error."""
+    def _ready(self) -> list[Running]:
+        """Those that take part in the next step: all that find pages for it."""
+        if self._growth is None:
+            return self._running
+        ready = self._growth.ready(self._running)
+        if len(ready) == len(self._running):
+            self.waiting_for_pages = ()
+        else:
+            going = set(map(id, ready))
+            self.waiting_for_pages = tuple(s for s in self._running if id(s) not in going)
+        return ready
+
+    def _wait_for_pages(self) -> None:
+        self._tell_now()  # who has ended gives some back
+        with self._changed:
+            self._changed.wait_for(
+                lambda: self._has_leaving or self._arrived or self._is_closing, _PAGES_PAUSE_S
+            )
+
+    def _step_or_fail(self, sequences: Sequence[Running]) -> None:
+        """At least one token for each of these, or an error."""
         started_s = time.perf_counter()
         committed, self._committed = self._committed, Committed()
         telling = self._beside.submit(self._tell, committed)
         try:
-            self._committed = self._step()
+            self._committed = self._step(sequences)
         except Exception as err:
             log.exception("decode step failed")
             telling.result()
-            self._on_output(self._fail_all(err))
+            self._on_output(self._fail(sequences, err))
         telling.result()
         took_s = time.perf_counter() - started_s
         self.step_s += (took_s - self.step_s) * (_STEP_WEIGHT if self.num_steps else 1.0)
         self.num_steps += 1
 
-    def _step(self) -> Committed:
-        sequences = self._running
+    def _step(self, sequences: Sequence[Running]) -> Committed:
         started_s = time.perf_counter()
         self._speculation.guess(sequences)
         planned = Planned.of(sequences)
@@ -184,9 +223,13 @@ class DecodeEngine:
         committed = Committed.of(planned.walks)
         for sequence, block in committed.blocks:
             self._keep_window(sequence, block)
-        if committed.left:
-            self._running = [w.sequence for w in planned.walks if w.finish is None]
+        self._drop(committed.left)
         return committed
+
+    def _drop(self, sequences: Sequence[Running]) -> None:
+        if sequences:
+            gone = set(map(id, sequences))
+            self._running = [s for s in self._running if id(s) not in gone]
 
     def _tell_now(self) -> None:
         committed, self._committed = self._committed, Committed()
@@ -204,6 +247,10 @@ class DecodeEngine:
             if sequence.kept is not None:
                 self._on_window(sequence.kept)
             sequence.hold.release()
+        for sequence in committed.out:
+            on_out, sequence.on_out = sequence.on_out, None
+            assert on_out is not None, "nobody wants it back"
+            on_out()
 
     def _store(self, sequence: Running, block: CompletedBlock) -> None:
         spec = sequence.spec
@@ -225,10 +272,10 @@ class DecodeEngine:
         provenance = sequence.spec.provenance
         sequence.kept = WindowToKeep(block.key, block.num_tokens, snapshot.numpy(), provenance)
 
-    def _fail_all(self, err: Exception) -> list[Emission]:
+    def _fail(self, sequences: Sequence[Running], err: Exception) -> list[Emission]:
         """A failed step leaves unknown KV behind: every sequence in it ends with an error."""
-        failed, self._running = self._running, []
-        for sequence in failed:
+        self._drop(sequences)
+        for sequence in sequences:
             sequence.hold.release()
         error = Internal(f"decode failed: {type(err).__name__}")
-        return [Emission(s.spec.key, (), (), FinishReason.ERROR, error) for s in failed]
+        return [Emission(s.spec.key, (), (), FinishReason.ERROR, error) for s in sequences]

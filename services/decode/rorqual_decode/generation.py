@@ -2,20 +2,36 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import numpy as np
 from rorqual_engine.logit_rules import NO_RULES, LogitRules
 from rorqual_policy.provenance import Provenance
 from rorqual_runtime.errors import ServingError
 
 
-class GenerationKey(NamedTuple):
-    """Identity of a generation across every service; handovers are idempotent by it."""
+class ChoiceKey(NamedTuple):
+    """Identity of a generation across every service."""
 
     request_id: str
     choice_index: int
+
+
+class GenerationKey(NamedTuple):
+    """Identity of one run of a generation; handovers are idempotent by it."""
+
+    request_id: str
+    choice_index: int
+    run: int = 0
+    """The highest one counts."""
+
+    @property
+    def choice(self) -> ChoiceKey:
+        """The generation, whichever run of it."""
+        return ChoiceKey(self.request_id, self.choice_index)
 
 
 class FinishReason(IntEnum):
@@ -53,6 +69,7 @@ class GenerationSpec:
     model: str
     recipe_id: str
     num_prompt_tokens: int
+    """Without the output of earlier runs."""
     num_cached_tokens: int
     sampling: SamplingSpec
     cache_namespace: str
@@ -70,6 +87,46 @@ class GenerationSpec:
     """How long its blocks are kept; 0 = as its traffic class says."""
     has_siblings: bool = False
     """Its request has more choices: they end at different times and are read again together."""
+    num_output_tokens: int = 0
+    """Of earlier runs: it goes on behind them."""
+
+    @property
+    def num_tokens(self) -> int:
+        """With which it begins here."""
+        return self.num_prompt_tokens + self.num_output_tokens
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """What a generation came with that can not be told from its tokens. Wire values."""
+
+    generation: Any
+    """Without its prompt."""
+    compiled_grammar: Any
+    """None without constraint."""
+
+
+@dataclass(frozen=True, slots=True)
+class GenerationState:
+    """All that another instance needs to go on, next to the KV: grammar, penalties, stop rule and
+    noise follow from the tokens and their places."""
+
+    origin: Origin
+    spec: GenerationSpec
+    token_ids: np.ndarray
+    """int32: prompt and output. Of all but the last one there is KV."""
+    last_block_key: bytes
+    """Of the last full block that has its KV; empty where there is none."""
+
+    @property
+    def num_kv_tokens(self) -> int:
+        """Tokens whose KV goes along."""
+        return len(self.token_ids) - 1
+
+    @property
+    def num_output_tokens(self) -> int:
+        """Of the tokens, the last so many."""
+        return len(self.token_ids) - self.spec.num_prompt_tokens
 
 
 class TokenScores(NamedTuple):
@@ -115,6 +172,7 @@ class OutputStream:
     """Every token of one generation, kept until its reader can't ask for it any more.
 
     Owned by the event loop. `num_published` is the publisher's cursor: tokens before it are out.
+    Scores of tokens of an earlier run are not here: there are none before `first_scored`.
     """
 
     spec: GenerationSpec
@@ -128,8 +186,17 @@ class OutputStream:
     is_finish_published: bool = False
     must_repeat_last: bool = False
     """The last slice may have been lost on its way."""
+    must_announce: bool = False
+    """Its reader is to know that it goes on here."""
+    first_scored: int = 0
     first_token_unix_s: float = 0.0
     finished_monotonic_s: float = 0.0
+
+    def go_on_behind(self, token_ids: Sequence[int]) -> None:
+        """An earlier run gave these; its reader has them, and hears of us before the next one."""
+        self.token_ids[:] = token_ids
+        self.num_published = self.last_published_from = self.first_scored = len(token_ids)
+        self.must_announce = True
 
     def append(self, emission: Emission) -> None:
         """Take over what a step produced."""
@@ -139,11 +206,18 @@ class OutputStream:
         if emission.finish is not None:
             self.finish, self.error = emission.finish, emission.error
 
+    def can_give(self, start: int) -> bool:
+        """Whether the tokens from there on are here, with their scores where they have some."""
+        is_whole = self.spec.sampling.num_logprobs is None or start >= self.first_scored
+        return is_whole and start <= len(self.token_ids)
+
     @property
     def has_news(self) -> bool:
         """There is something its reader has never been sent."""
-        return self.num_published < len(self.token_ids) or (
-            self.finish is not None and not self.is_finish_published
+        return (
+            self.must_announce
+            or self.num_published < len(self.token_ids)
+            or (self.finish is not None and not self.is_finish_published)
         )
 
     @property

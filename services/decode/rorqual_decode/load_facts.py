@@ -20,6 +20,8 @@ class LoadFacts:
     kv_tokens: int
     step_s: float
     guesses: GuessTotals
+    num_moved: int
+    """Since the start."""
     step_times: Sequence[float] = ()
     """Seconds a step, a request and a KV token; empty = not known."""
 
@@ -35,6 +37,15 @@ class EngineFacts:
     model_fingerprint: str
     max_context_tokens: int
     experts: Sequence[ExpertLoad] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class PauseFacts:
+    """Generations that stand aside for want of pages."""
+
+    num_paused: int
+    num_pauses: int
+    """Since the start."""
 
 
 @dataclass(frozen=True, slots=True)

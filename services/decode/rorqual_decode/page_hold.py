@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Sequence
 from typing import Protocol
 
 
-class Releasable(Protocol):
+class PageOwner(Protocol):
     """A lease of KV pages."""
+
+    @property
+    def pages(self) -> Sequence[int]: ...
+
+    def grow(self, num_pages: int) -> None: ...
 
     def release(self) -> None: ...
 
@@ -18,10 +24,15 @@ class PageHold:
     Starts with one holder, its maker. A page is never reused while somebody still reads it.
     """
 
-    def __init__(self, lease: Releasable) -> None:
+    def __init__(self, lease: PageOwner) -> None:
         self._lease = lease
         self._num_holders = 1
         self._lock = threading.Lock()
+
+    def grow(self, num_pages: int) -> Sequence[int]:
+        """More pages, for as long as the others. The caller holds them. Raises: NoPages."""
+        self._lease.grow(num_pages)
+        return self._lease.pages[-num_pages:]
 
     def retain(self) -> None:
         """Become a holder. The caller must know that somebody else holds the pages right now."""

@@ -139,7 +139,7 @@ class TokenPublisher:
 
 def _mark_published(piece: Slice) -> None:
     stream = piece.stream
-    stream.must_repeat_last = False
+    stream.must_repeat_last = stream.must_announce = False
     stream.last_published_from, stream.num_published = piece.start, piece.end
     stream.is_finish_published = stream.is_finish_published or piece.with_finish
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -69,15 +69,47 @@ class Running:
     """The next step's guesses are its grammar's."""
     is_cancelled: bool = False
     """Set from any thread; the engine lets go at its next step."""
+    on_out: Callable[[], None] | None = None
+    """Likewise: who wants it back."""
 
     def __post_init__(self) -> None:
-        start = self.spec.num_prompt_tokens - 1
+        start = self.next_position - 1
         self.chunk = SequenceChunk((), start, self.pages, True, self.window)
+
+    def go_on_behind(self, output_ids: Sequence[int], *, has_last: bool) -> FinishReason | None:
+        """Earlier runs gave these. Says whether the sequence has ended with them already.
+
+        has_last: the KV of the last one is there, too; else it is the next row to run.
+        """
+        finish = None
+        for token_id in output_ids:
+            finish = self.take(token_id)
+            if finish is not None:
+                break
+        self.chunk.start = self.next_position - 1
+        self.chunk.token_ids = () if has_last else tuple(output_ids[-1:])
+        return finish
+
+    def settle(self, pages: Sequence[int], hold: PageHold, window: int | None) -> None:
+        """Its KV lies here now, as many pages as before; it takes part in no step meanwhile."""
+        self.pages[:] = pages
+        self.hold, self.window = hold, window
+        self.chunk.window = window
+
+    @property
+    def is_leaving(self) -> bool:
+        """It takes part in no further step."""
+        return self.is_cancelled or self.on_out is not None
 
     @property
     def next_position(self) -> int:
         """Absolute position of the token to draw next: the length of the sequence so far."""
         return self.spec.num_prompt_tokens + self.num_output
+
+    @property
+    def max_kv_tokens(self) -> int:
+        """Tokens whose KV it can ever need: nobody reads the last one's."""
+        return self.spec.num_prompt_tokens + self.stop.max_output_tokens - 1
 
     @property
     def num_left(self) -> int:

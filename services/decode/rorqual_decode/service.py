@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
 
 from opentelemetry.trace import Tracer
+from rorqual_policy.drain import plan_drain
 from rorqual_runtime.cancelled import CancelledIds, cancel_target
 from rorqual_runtime.clock import Clock
 from rorqual_runtime.context import MessageContext, inherit_deadline
@@ -23,10 +23,13 @@ from rorqual_runtime.errors import (
 from rorqual_runtime.logs import get_logger
 
 from rorqual_decode import convert
-from rorqual_decode.admission import Admitter, PromptBlock
+from rorqual_decode.admission import Admitted, Admitter
 from rorqual_decode.block_writer import BlockWriter
+from rorqual_decode.departure import Departures
 from rorqual_decode.engine_thread import DecodeEngine
+from rorqual_decode.entry import NO_TOKENS, Entry
 from rorqual_decode.generation import (
+    ChoiceKey,
     Emission,
     FinishReason,
     GenerationKey,
@@ -47,22 +50,6 @@ _FLUSH_S = 2.0
 log = get_logger(__name__)
 
 
-@dataclass(eq=False, slots=True)
-class Entry:
-    """One generation of this instance, from the first offer until its tokens are forgotten."""
-
-    stream: OutputStream
-    span: GenerationSpan
-    admission: asyncio.Task[None] | None = None
-    sequence: Running | None = None
-    """Set while the engine has it."""
-
-    @property
-    def is_active(self) -> bool:
-        """It has not ended."""
-        return self.stream.finish is None
-
-
 class DecodeService:
     """Takes generations over, runs them and answers for their tokens. Lives on the event loop."""
 
@@ -72,6 +59,7 @@ class DecodeService:
         engine: DecodeEngine,
         admitter: Admitter,
         publisher: TokenPublisher,
+        departures: Departures,
         writer: BlockWriter,
         settings: DecodeSettings,
         clock: Clock,
@@ -80,13 +68,14 @@ class DecodeService:
         self._engine = engine
         self._admitter = admitter
         self._publisher = publisher
+        self._departures = departures
         self._writer = writer
         self._settings = settings
         self._clock = clock
         self._tracer = tracer
         self.guess_totals = GuessTotals()
         """Of all generations since the start."""
-        self._entries: dict[GenerationKey, Entry] = {}
+        self._entries: dict[ChoiceKey, Entry] = {}
         self._cancelled = CancelledIds(clock)
         self._num_active = 0
         self._all_ended = asyncio.Event()
@@ -103,21 +92,27 @@ class DecodeService:
         Raises: Draining, NoCapacity, Cancelled, and what `Admitter.admit` raises.
         """
         offer = convert.offer_from_wire(request)
-        entry = self._entries.get(offer.spec.key)
+        key = offer.spec.key
+        self._drop_before(key.choice, key.run)
+        entry = self._entries.get(key.choice)
         is_duplicate = entry is not None
         if entry is None:
-            self._refuse_new(offer.spec.key)
+            self._refuse_new(key)
             entry = self._open(offer)
+        elif entry.key.run > key.run:
+            raise Cancelled("a later run of this generation is here")
         if entry.admission is not None:
             await asyncio.shield(entry.admission)
+        # Whoever hands over lets go on our answer; its reader must know of us by then.
+        await self._publisher.flush(_FLUSH_S)
         return convert.accepted_to_wire(is_duplicate)
 
     async def on_resend(
         self, request: convert.ResendMessage, context: MessageContext
     ) -> convert.ResendReplyMessage:
         """What a reader missed, as much as fits one message. Raises: NotFound."""
-        entry = self._entries.get(convert.key_of(request))
-        if entry is None or request.from_seq > len(entry.stream.token_ids):
+        entry = self._entries.get(convert.choice_of(request))
+        if entry is None or not entry.stream.can_give(request.from_seq):
             raise NotFound("no such tokens are kept here")
         return convert.resend_to_wire(bounded_slice(entry.stream, request.from_seq))
 
@@ -136,6 +131,10 @@ class DecodeService:
             elif key.choice_index == choice_index:
                 self._cancel(key, FinishReason.STOP)
 
+    async def on_drop_runs(self, request: convert.DropRunsMessage, context: MessageContext) -> None:
+        """Let go of a generation that goes on elsewhere: we were away, and did not know it."""
+        self._drop_before(convert.choice_of(request), request.before_run)
+
     async def on_reconnect(self) -> None:
         """Tokens that were on their way when the connection broke may be lost: send them again."""
         now_s = self._clock.monotonic_s()
@@ -151,9 +150,9 @@ class DecodeService:
         """Take over what one step produced."""
         for emission in emissions:
             self.guess_totals.add(emission)
-            entry = self._entries.get(emission.key)
-            if entry is None or not entry.is_active:
-                continue  # it was cancelled or timed out while the step ran
+            entry = self._entries.get(emission.key.choice)
+            if entry is None or entry.key != emission.key or not entry.is_active:
+                continue  # it was cancelled, timed out or gone on elsewhere while the step ran
             self._take(entry, emission)
             if emission.finish is not None:
                 entry.sequence = None  # the engine has let go of it already
@@ -171,14 +170,22 @@ class DecodeService:
     def _refuse_new(self, key: GenerationKey) -> None:
         if self._is_draining:
             raise Draining()
-        if self._cancelled.covers(*key):
+        if self._cancelled.covers(*key.choice):
             raise Cancelled()
+        if self._is_short():
+            raise NoCapacity("others wait for KV pages")
         if self._num_active >= self._settings.max_running:
             raise NoCapacity(f"{self._num_active} of {self._settings.max_running} are running")
 
+    def _is_short(self) -> bool:
+        """What runs here already needs the pages that come free."""
+        is_waiting = bool(self._engine.waiting_for_pages)
+        return is_waiting or any(entry.paused for entry in self._entries.values())
+
     def _open(self, offer: convert.HandoverOffer) -> Entry:
-        entry = Entry(OutputStream(offer.spec), GenerationSpan(self._tracer, offer.spec))
-        self._entries[offer.spec.key] = entry
+        stream, span = OutputStream(offer.spec), GenerationSpan(self._tracer, offer.spec)
+        entry = Entry(stream, span, convert.origin_of(offer))
+        self._entries[entry.key.choice] = entry
         self._num_active += 1
         self._all_ended.clear()
         with inherit_deadline(None):  # a caller that asks again joins this admission
@@ -201,19 +208,17 @@ class DecodeService:
             self._forget(entry)
             raise
         entry.admission = None
-        self._start(entry, admitted.sequence, admitted.first, admitted.prompt_blocks)
+        self._start(entry, admitted)
 
-    def _start(
-        self,
-        entry: Entry,
-        sequence: Running,
-        first: Emission,
-        prompt_blocks: list[PromptBlock],
-    ) -> None:
+    def _start(self, entry: Entry, admitted: Admitted) -> None:
         """The first token goes out before anything else happens to the sequence."""
+        sequence = admitted.sequence
         spec = sequence.spec
-        self._take(entry, first)
-        for block in prompt_blocks:
+        entry.prompt_ids = admitted.prompt_ids
+        if admitted.output_ids:
+            entry.stream.go_on_behind(admitted.output_ids)
+        self._take(entry, admitted.first)
+        for block in admitted.prompt_blocks:
             self._writer.offer(spec.key, block.key, block.page, sequence.hold, block.traits)
         if entry.is_active:
             entry.sequence = sequence
@@ -222,19 +227,30 @@ class DecodeService:
             sequence.hold.release()
             self._ended(entry)
 
-    def _cancel(self, key: GenerationKey, finish: FinishReason) -> None:
+    def _drop_before(self, choice: ChoiceKey, run: int) -> None:
+        """Let go of an earlier run of this generation."""
+        entry = self._entries.get(choice)
+        if entry is not None and entry.key.run < run:
+            self._cancel(choice, FinishReason.CANCELLED)
+            self._entries.pop(choice, None)
+
+    def _cancel(self, choice: ChoiceKey, finish: FinishReason) -> None:
         """finish: STOP keeps the tokens for a while, CANCELLED forgets them."""
-        entry = self._entries[key]
+        entry = self._entries[choice]
         if entry.admission is not None:
             entry.admission.cancel()  # it forgets the entry once nothing writes to its pages
             return
         if entry.is_active:
             entry.stream.finish = finish
             self._ended(entry)
-        self._publisher.drop(key)
-        self._writer.forget(key)
+        self._publisher.drop(entry.key)
+        self._writer.forget(entry.key)
         if finish is FinishReason.CANCELLED:
-            self._entries.pop(key, None)
+            self._entries.pop(choice, None)
+
+    def give_up(self, entry: Entry) -> None:
+        """There is no memory for it any more."""
+        self._fail(entry, Unavailable("the decode instance is out of memory"))
 
     def _fail(self, entry: Entry, error: ServingError) -> None:
         """End a running generation with an error for its reader."""
@@ -244,15 +260,21 @@ class DecodeService:
     def _ended(self, entry: Entry) -> None:
         """The stream has its finish: free what is left of it, keep its tokens a while."""
         entry.stream.finished_monotonic_s = self._clock.monotonic_s()
-        sequence, entry.sequence = entry.sequence, None
+        entry.prompt_ids = NO_TOKENS
+        sequence, entry.sequence, entry.paused = entry.sequence, None, None
         if sequence is not None:
             self._engine.cancel(sequence)
+        elif entry.departure is not None:
+            entry.departure.cancel()  # frees what it holds
+        if entry.leaving is not None and not entry.leaving.done():
+            entry.leaving.set_result(False)
         entry.span.end(entry.stream)
         self._note_ended()
 
     def _forget(self, entry: Entry) -> None:
         """An admission failed: as if the offer had never come."""
-        self._entries.pop(entry.stream.spec.key, None)
+        if self._entries.get(entry.key.choice) is entry:
+            del self._entries[entry.key.choice]
         entry.span.drop()
         self._note_ended()
 
@@ -280,7 +302,8 @@ class DecodeService:
         old: list[GenerationSpec] = []
         for entry in list(self._entries.values()):
             spec = entry.stream.spec
-            if entry.sequence is not None and 0 < spec.deadline_unix_s < now_unix_s:
+            is_here = entry.sequence is not None or entry.paused is not None
+            if is_here and 0 < spec.deadline_unix_s < now_unix_s:
                 self._fail(entry, DeadlineExceeded("the deadline passed during generation"))
             elif not entry.is_active and self._is_old(entry.stream, now_s):
                 old.append(spec)
@@ -294,13 +317,18 @@ class DecodeService:
         kept = [spec for spec in old if spec.has_siblings and spec.deadline_unix_s > now_unix_s]
         kept = kept[max(0, len(kept) - self._settings.max_kept_choices) :]
         for key in {spec.key for spec in old} - {spec.key for spec in kept}:
-            del self._entries[key]
+            del self._entries[key.choice]
 
     async def drain(self, timeout_s: float) -> None:
-        """Take nothing new, let running generations end, then fail those that are left."""
+        """Take nothing new, let running generations end, move those that have not, and give up on
+        those that nobody takes: their readers have them go on elsewhere."""
         self._is_draining = True
+        plan = plan_drain(timeout_s, self._settings.drain_grace_s)
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._all_ended.wait(), max(0.0, timeout_s - 2 * _FLUSH_S))
+            await asyncio.wait_for(self._all_ended.wait(), plan.grace_s)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(plan.move_s):
+                await self._departures.move_all(self._to_move, self._moved)
         for entry in [e for e in self._entries.values() if e.is_active]:
             if entry.admission is not None:
                 entry.admission.cancel()
@@ -308,6 +336,20 @@ class DecodeService:
                 self._fail(entry, Unavailable("the decode instance shut down"))
         if not await self._publisher.flush(_FLUSH_S):
             log.warning("some tokens were not sent before the end")
+
+    def _to_move(self) -> list[Entry]:
+        return [e for e in self._entries.values() if e.is_active and e.admission is None]
+
+    def _moved(self, entry: Entry) -> None:
+        """Another instance has it, as if it had never been here."""
+        self._entries.pop(entry.key.choice, None)
+        entry.span.end(entry.stream)
+        self._note_ended()
+
+    @property
+    def entries(self) -> Iterable[Entry]:
+        """All generations that are known here."""
+        return self._entries.values()
 
     @property
     def num_active(self) -> int:
@@ -324,6 +366,7 @@ class DecodeService:
             kv_tokens=sum(sequence.next_position for sequence in running),
             step_s=self._engine.step_s,
             guesses=self.guess_totals,
+            num_moved=self._departures.num_moved,
             step_times=times.coefficients if (times := self._engine.step_times) else (),
         )
 

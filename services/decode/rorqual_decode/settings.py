@@ -42,6 +42,21 @@ class DecodeSettings(StoreSettings, ModelSettings):
     handover_timeout_s: float = Field(
         10.0, gt=0, description="longest a handover may take, from request to reply"
     )
+    growth_tokens: int = Field(
+        1024,
+        gt=0,
+        description="output tokens for which KV pages are reserved ahead, at a handover and later",
+    )
+    paused_bytes: int = Field(
+        1 << 30,
+        ge=0,
+        description="host memory for generations that step aside while KV pages are short",
+    )
+    drain_grace_s: float = Field(
+        60.0,
+        ge=0,
+        description="how long running generations may end here after SIGTERM before they are moved",
+    )
     emitted_keep_s: float = Field(
         90.0,
         ge=0,

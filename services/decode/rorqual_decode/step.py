@@ -47,6 +47,8 @@ class Committed:
     """Completed by the step, with the sequences that still hold their pages."""
     left: list[Running] = field(default_factory=list)
     """Sequences that ended or were cancelled; their pages are held until everybody is told."""
+    out: list[Running] = field(default_factory=list)
+    """Taken out as they are: theirs are somebody else's then."""
 
     @classmethod
     def of(cls, walks: Sequence[Walk]) -> Committed:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -18,19 +18,11 @@ from rorqual_engine.huge_pages import move_to_huge_pages
 from rorqual_engine.kv import PagedKvCache
 from rorqual_engine.models.base import CausalModel
 from rorqual_engine.speculation import Drafter, open_drafter
-from rorqual_policy.blocks import block_lifetime_s
-from rorqual_policy.eviction import ValueEviction
+from rorqual_policy.draft_budget import MOST_GUESSES
 from rorqual_policy.provenance import Provenance
 from rorqual_policy.window_value import choose_window_victims
-from rorqual_runtime import blockstore, subjects
-from rorqual_runtime.blockstore import (
-    BlockMark,
-    BlockStoreBackend,
-    ForgetNotices,
-    Lifetime,
-    open_block_store,
-)
-from rorqual_runtime.bus import Bus, MessageContext
+from rorqual_runtime import subjects
+from rorqual_runtime.bus import Bus
 from rorqual_runtime.decision_log import log_decision
 from rorqual_runtime.errors import Unsupported
 from rorqual_runtime.logs import get_logger, log_duration
@@ -40,9 +32,14 @@ from rorqual_runtime.windows import KeptWindow, WindowExchange
 
 from rorqual_decode import convert
 from rorqual_decode.admission import Admitter
-from rorqual_decode.block_writer import BlockTraits, BlockWriter, StoredBlock
+from rorqual_decode.block_writer import BlockWriter, StoredBlock
+from rorqual_decode.carried_kv import KvMemory
+from rorqual_decode.departure import Departures
 from rorqual_decode.engine_thread import DecodeEngine
+from rorqual_decode.growth import PageGrowth
 from rorqual_decode.load_facts import EngineFacts
+from rorqual_decode.mover import Mover
+from rorqual_decode.pauses import Pauses
 from rorqual_decode.publisher import TokenPublisher
 from rorqual_decode.registrar import BlockRegistrar
 from rorqual_decode.relay import BlockRelay
@@ -52,10 +49,10 @@ from rorqual_decode.settings import DecodeSettings
 from rorqual_decode.speculation import Speculation
 from rorqual_decode.step_profile import calibrated_profile
 from rorqual_decode.step_times import calibrated_step_times
+from rorqual_decode.store_wiring import open_store, open_writer, read_page
 from rorqual_decode.token_sink import BusTokenSink
 from rorqual_decode.warm_up import warm_up
 
-_CLOSE_S = 2.0
 _REGISTER_TIMEOUT_S = 2.0
 _COMPILE_TIMEOUT_S = 5.0
 
@@ -68,6 +65,7 @@ class DecodeInstance:
 
     service: DecodeService
     engine: DecodeEngine
+    pauses: Pauses
     cache: PagedKvCache
     writer: BlockWriter
     registrar: BlockRegistrar
@@ -150,8 +148,8 @@ async def _build(
         max_backlog=settings.register_backlog_blocks,
     )
     on_stored = partial(_post, loop, registrar.add)
-    store = await _open_store(ctx, settings, model, stack)
-    writer = _open_writer(settings, model, cache, store, on_stored, stack)
+    store = await open_store(ctx, settings, model, stack)
+    writer = open_writer(settings, model, cache, store, on_stored, stack)
     publisher = TokenPublisher(BusTokenSink(ctx.bus, ctx.instance_id, ctx.incarnation))
     admitter = Admitter(
         model,
@@ -160,6 +158,7 @@ async def _build(
         read_grammar=await asyncio.to_thread(_grammar_reader, settings, model),
         recompile=partial(_recompile, ctx.bus),
         open_memory=drafter.open,
+        growth_tokens=settings.growth_tokens,
     )
     stack.callback(admitter.close)
     windows = WindowExchange(
@@ -172,6 +171,11 @@ async def _build(
     )
     if cache.num_windows:
         await windows.serve()
+    growth = PageGrowth(
+        cache,
+        num_ahead=cache.layout.num_pages(settings.growth_tokens),
+        num_guesses=MOST_GUESSES,  # a grammar's forced text counts, too
+    )
     engine = DecodeEngine(
         model,
         cache,
@@ -180,72 +184,32 @@ async def _build(
         on_window=lambda kept: _post(loop, partial(_keep_window, windows, model), kept),
         speculation=speculation,
         step_times=await asyncio.to_thread(calibrated_step_times, ctx.settings.home, model),
+        growth=growth,
     )
+    memory = KvMemory(model, cache, partial(read_page, cache))
+    mover = Mover(ctx.bus, ctx.instance_id, model, ctx.tensors, arena_bytes=ctx.settings.shm_bytes)
     service = DecodeService(
         engine=engine,
         admitter=admitter,
         publisher=publisher,
+        departures=Departures(engine, mover, memory),
         writer=writer,
         settings=settings,
         clock=ctx.clock,
         tracer=ctx.tracer,
     )
+    pauses = Pauses(
+        engine,
+        growth,
+        memory,
+        entries=lambda: service.entries,
+        give_up=lambda entry: service.give_up(entry),
+        max_bytes=settings.paused_bytes,
+    )
     engine.start()
     stack.push_async_callback(asyncio.to_thread, engine.close)
     relay = BlockRelay(ctx, store, model.fingerprint, model.kv_layout.page_bytes)
-    return DecodeInstance(service, engine, cache, writer, registrar, publisher, relay)
-
-
-async def _open_store(
-    ctx: ServiceContext, settings: DecodeSettings, model: CausalModel, stack: AsyncExitStack
-) -> BlockStoreBackend:
-    """The store, told what to drop."""
-    notices = ForgetNotices(ctx.bus)
-    ctx.track(notices.run())
-    store = await stack.enter_async_context(
-        open_block_store(
-            settings.store_place(ctx.settings.home),
-            settings.store_capacity_bytes,
-            ctx.clock,
-            eviction=ValueEviction(),
-            on_forgotten=notices.add,
-            io_mode=settings.store_io,
-        )
-    )
-    await ctx.bus.subscribe(
-        subjects.kvmeta_drop(), convert.DropMessage, partial(_on_drop, store, model.fingerprint)
-    )
-    await ctx.bus.subscribe(
-        subjects.kvmeta_hold(),
-        convert.HoldMessage,
-        partial(_on_hold, store),
-        queue=f"store-{store.identity}",
-    )
-    return store
-
-
-def _open_writer(
-    settings: DecodeSettings,
-    model: CausalModel,
-    cache: PagedKvCache,
-    store: BlockStoreBackend,
-    on_stored: Callable[[StoredBlock], None],
-    stack: AsyncExitStack,
-) -> BlockWriter:
-    """Who writes to the store."""
-    writer = BlockWriter(
-        store,
-        fingerprint=model.fingerprint,
-        read_page=partial(_read_page, cache),
-        lifetime_s=partial(_lifetime_s, settings),
-        mark=_mark,
-        on_stored=on_stored,
-        max_queued=settings.block_queue_blocks,
-        stored_replays=settings.stored_replays,
-    )
-    writer.start()
-    stack.push_async_callback(asyncio.to_thread, writer.close, _CLOSE_S)
-    return writer
+    return DecodeInstance(service, engine, pauses, cache, writer, registrar, publisher, relay)
 
 
 async def _serve(ctx: ServiceContext, instance: DecodeInstance, model: CausalModel) -> None:
@@ -253,10 +217,14 @@ async def _serve(ctx: ServiceContext, instance: DecodeInstance, model: CausalMod
     ctx.track(instance.publisher.run())
     ctx.track(instance.registrar.run())
     ctx.track(service.sweep_forever())
+    ctx.track(instance.pauses.run())
     bus.connection.on_reconnect(service.on_reconnect)
     ctx.report_load(partial(_fill_load, instance, model))
     await instance.relay.serve()
     await bus.subscribe(subjects.cancel(), convert.CancelMessage, service.on_cancel)
+    await bus.subscribe(
+        subjects.decode_drop_runs(ctx.instance_id), convert.DropRunsMessage, service.on_drop_runs
+    )
     await bus.serve(
         subjects.decode_resend(ctx.instance_id),
         convert.ResendMessage,
@@ -282,6 +250,7 @@ def _keep_window(windows: WindowExchange, model: CausalModel, window: WindowToKe
 def _fill_load(instance: DecodeInstance, model: CausalModel, report: Any) -> None:
     facts = instance.service.load_facts()
     convert.fill_load(report, facts, _engine_facts(model, instance.cache))
+    convert.fill_pauses(report, instance.pauses.facts())
     convert.fill_relay(report, instance.relay.facts())
 
 
@@ -294,48 +263,6 @@ def _engine_facts(model: CausalModel, cache: PagedKvCache) -> EngineFacts:
         model_fingerprint=model.fingerprint,
         max_context_tokens=model.max_context_tokens,
         experts=model.expert_loads,
-    )
-
-
-def _read_page(cache: PagedKvCache, page: int) -> Any:
-    """A page's bytes on the host: the page itself on the CPU, else a copy."""
-    return cache.page_bytes_view(page).cpu().numpy()
-
-
-async def _on_drop(
-    store: BlockStoreBackend, fingerprint: str, message: Any, _context: MessageContext
-) -> None:
-    """Blocks that are to make room: a quota is exceeded, or an operator cleared them."""
-    if message.model_fingerprint == fingerprint:
-        await asyncio.to_thread(_delete, store, fingerprint, convert.named_keys(message))
-
-
-def _delete(store: BlockStoreBackend, fingerprint: str, keys: Sequence[bytes]) -> None:
-    num_deleted = sum(store.delete(fingerprint, key) for key in keys)
-    log.info("blocks dropped", extra={"num_blocks": num_deleted})
-
-
-async def _on_hold(store: BlockStoreBackend, message: Any, _context: MessageContext) -> None:
-    """Blocks that somebody was promised, maybe of another model in the same store."""
-    fingerprint, keys = message.model_fingerprint, convert.named_keys(message)
-    await asyncio.to_thread(store.hold, fingerprint, keys, message.until_unix_s)
-
-
-def _mark(traits: BlockTraits) -> BlockMark:
-    is_exact = traits.provenance is Provenance.EXACT
-    by_class = Lifetime.CHAT if convert.is_chat(traits.traffic_class) else Lifetime.AGENT
-    return BlockMark(
-        blockstore.Provenance.EXACT if is_exact else blockstore.Provenance.REPLAYED,
-        Lifetime.OWN if traits.ttl_s else by_class,
-        depth=traits.position,
-    )
-
-
-def _lifetime_s(settings: DecodeSettings, traffic_class: int) -> float:
-    return block_lifetime_s(
-        is_chat=convert.is_chat(traffic_class),
-        chat_s=settings.chat_lifetime_s,
-        agent_s=settings.agent_lifetime_s,
     )
 
 

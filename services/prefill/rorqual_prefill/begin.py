@@ -16,10 +16,10 @@ from rorqual_engine.kv import PagedKvCache
 from rorqual_engine.models.base import CausalModel
 from rorqual_policy.blocks import BLOCK_TOKENS
 from rorqual_policy.provenance import Provenance, provenance_after
+from rorqual_runtime.kv_export import KvExport
 from rorqual_runtime.waiting import uninterrupted
 from rorqual_runtime.windows import KeptWindow, WindowPlace
 
-from rorqual_prefill.export import KvExport
 from rorqual_prefill.fetch import BlockFetcher, Fetch, Promise
 from rorqual_prefill.hit_counts import HitCounts
 from rorqual_prefill.job import Job, num_reusable_blocks

@@ -53,10 +53,10 @@ def job_from_wire(wire: prefill_pb2.PrefillJob) -> Job:
     if not generation.request_id or not generation.reply.recipe_id:
         raise InvalidRequest("a prefill job needs generation.request_id and reply.recipe_id")
     return Job(
-        key=JobKey(generation.request_id, generation.choice_index),
+        key=JobKey(generation.request_id, generation.choice_index, generation.run),
         model=generation.model,
         num_prompt_tokens=generation.num_prompt_tokens,
-        max_new_tokens=max(1, generation.sampling.max_new_tokens),
+        max_new_tokens=max(1, generation.sampling.max_new_tokens - generation.num_output_tokens),
         cache_namespace=generation.cache_namespace,
         recipe_id=generation.reply.recipe_id,
         deadline_unix_s=generation.deadline_unix_s,
@@ -72,6 +72,7 @@ def job_from_wire(wire: prefill_pb2.PrefillJob) -> Job:
         windows=_windows_from_wire(wire),
         images=_images_from_wire(wire),
         is_plain_draw=_is_plain_draw(generation),
+        num_output_tokens=generation.num_output_tokens,
         stop_ids=frozenset(generation.sampling.stop_token_ids),
     )
 
@@ -230,6 +231,7 @@ def first_token_to_wire(
     delta = decode_pb2.TokenDelta(
         request_id=job.key.request_id,
         choice_index=job.key.choice_index,
+        run=job.key.run,
         token_ids=[token_id],
         num_prompt_tokens=job.num_prompt_tokens,
         num_cached_tokens=num_cached_tokens,
@@ -245,8 +247,9 @@ def failure_to_wire(
     delta = decode_pb2.TokenDelta(
         request_id=job.key.request_id,
         choice_index=job.key.choice_index,
+        run=job.key.run,
         finish_reason=decode_pb2.FINISH_REASON_ERROR,
-        num_prompt_tokens=job.num_prompt_tokens,
+        num_prompt_tokens=job.num_prompt_tokens - job.num_output_tokens,
         error=error_to_wire(error),
     )
     return decode_pb2.TokenBatch(decode_id=sender_id, incarnation=incarnation, deltas=[delta])

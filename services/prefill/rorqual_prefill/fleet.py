@@ -1,4 +1,4 @@
-"""Router and decode instances over the bus."""
+"""Router, decode instances and recipe over the bus, as one job sees them."""
 
 from __future__ import annotations
 
@@ -8,40 +8,23 @@ from typing import Any
 
 from rorqual_runtime import subjects
 from rorqual_runtime.bus import Bus
-from rorqual_runtime.errors import Unavailable
+from rorqual_runtime.handover import ask_for_place, offer_generation
 
 from rorqual_prefill import convert
-from rorqual_prefill.handover import ask_until_answered
 from rorqual_prefill.job import Job
-
-_PROBE_S = 2.0
-_ABSENT_S = 0.05
 
 
 @dataclass(frozen=True, slots=True)
 class BusDecodeFleet:
-    """Placement and offers of one job. `make_offer` gives the message with tickets as they are."""
+    """Of every job: what is asked in its name goes out through `of`."""
 
     bus: Bus
     place_timeout_s: float
     handover_timeout_s: float
-    make_offer: Callable[[], Any] | None = None
 
-    def offering(self, make_offer: Callable[[], Any]) -> BusDecodeFleet:
-        """The same fleet, able to offer what make_offer gives."""
-        return BusDecodeFleet(self.bus, self.place_timeout_s, self.handover_timeout_s, make_offer)
-
-    async def place(self, job: Job, excluded_ids: Iterable[str]) -> str:
-        """See `handover.DecodeFleet`."""
-        reply = await self.bus.request(
-            subjects.router_place(),
-            convert.place_to_wire(job, excluded_ids),
-            convert.PlaceReplyMessage,
-            timeout_s=self.place_timeout_s,
-        )
-        if not subjects.is_token(reply.placement.decode_id):
-            raise Unavailable("the router named no decode instance")
-        return str(reply.placement.decode_id)
+    def of(self, job: Job, make_offer: Callable[[], Any] | None = None) -> JobFleet:
+        """For one job. make_offer: the message with tickets as they are; none needed to place."""
+        return JobFleet(self, job, make_offer)
 
     async def announce(
         self, job: Job, token_id: int, *, num_cached_tokens: int, miss_reason: str
@@ -52,19 +35,22 @@ class BusDecodeFleet:
         )
         await self.bus.publish(subjects.recipe_tokens(job.recipe_id), batch)
 
+
+@dataclass(frozen=True, slots=True)
+class JobFleet:
+    """See `rorqual_runtime.handover.DecodeFleet`."""
+
+    fleet: BusDecodeFleet
+    job: Job
+    make_offer: Callable[[], Any] | None
+
+    async def place(self, excluded_ids: Iterable[str]) -> str:
+        """Id of the decode instance to ask."""
+        request = convert.place_to_wire(self.job, excluded_ids)
+        return await ask_for_place(self.fleet.bus, request, self.fleet.place_timeout_s)
+
     async def offer(self, decode_id: str) -> None:
-        """See `handover.DecodeFleet`."""
+        """Ask it to take the prompt."""
         assert self.make_offer is not None, "nothing to offer yet"
-        subject, message = subjects.decode_handover(decode_id), self.make_offer()
-
-        async def ask(timeout_s: float) -> None:
-            await self.bus.request(
-                subject,
-                message,
-                convert.HandoverReplyMessage,
-                timeout_s=timeout_s,
-                absent_timeout_s=_ABSENT_S,
-                outlasts_outages=True,  # it may have taken the prompt: another one must not, too
-            )
-
-        await ask_until_answered(ask, timeout_s=self.handover_timeout_s, probe_s=_PROBE_S)
+        message = self.make_offer()
+        await offer_generation(self.fleet.bus, decode_id, message, self.fleet.handover_timeout_s)

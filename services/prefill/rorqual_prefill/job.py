@@ -11,13 +11,15 @@ from rorqual_runtime.windows import WindowPlace
 
 
 class JobKey(NamedTuple):
-    """Identity of a generation across every service."""
+    """Identity of one run of a generation across every service."""
 
     request_id: str
     choice_index: int
+    run: int = 0
+    """Higher where it goes on after a loss."""
 
     def __str__(self) -> str:
-        return f"{self.request_id}/{self.choice_index}"
+        return f"{self.request_id}/{self.choice_index}/{self.run}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +39,9 @@ class Job:
     key: JobKey
     model: str
     num_prompt_tokens: int
+    """With the output of earlier runs."""
     max_new_tokens: int
+    """Beyond that."""
     cache_namespace: str
     recipe_id: str
     deadline_unix_s: float
@@ -61,6 +65,8 @@ class Job:
     """In order of their places."""
     is_plain_draw: bool = False
     """The first token is the largest logit and nothing else: no noise, scores, mask or rules."""
+    num_output_tokens: int = 0
+    """Of earlier runs: the last ones of the prompt."""
     stop_ids: frozenset[int] = frozenset()
     """End tokens of this request beside the model's."""
 

@@ -16,6 +16,8 @@ from rorqual_policy.blocks import BLOCK_TOKENS, block_keys
 from rorqual_policy.provenance import Provenance
 from rorqual_runtime.clock import Clock
 from rorqual_runtime.errors import ContextTooLong, InvalidRequest, ServingError
+from rorqual_runtime.handover import Handover
+from rorqual_runtime.kv_export import once_there_is_room, open_export
 from rorqual_runtime.payload import get_token_ids, put_payload
 from rorqual_runtime.prompt_work import over_prompt
 from rorqual_runtime.tensors import TensorPlane
@@ -24,9 +26,7 @@ from rorqual_runtime.windows import KeptWindow
 from rorqual_prefill import convert
 from rorqual_prefill.begin import Begin, KeptWindows, PrefixStage, Work
 from rorqual_prefill.compute import PrefillEngine
-from rorqual_prefill.export import once_there_is_room, open_export
 from rorqual_prefill.fleet import BusDecodeFleet
-from rorqual_prefill.handover import Handover
 from rorqual_prefill.image_rows import ImageFetcher, PromptImages
 from rorqual_prefill.job import Job, num_pages_for
 from rorqual_prefill.page_io import PageIo
@@ -162,7 +162,7 @@ class PrefillPipeline:
         is_exact = model.device.type == "cpu" and model.dtype == torch.bfloat16
         is_repeatable = is_exact and not self._snapshot_bytes
         is_placed = placement.done() and not placement.cancelled() and not placement.exception()
-        if not (job.is_plain_draw and is_placed and is_repeatable):
+        if job.num_output_tokens or not (job.is_plain_draw and is_placed and is_repeatable):
             return
         token_id = int(logits.argmax())
         if token_id in job.stop_ids or token_id in model.eos_token_ids:
@@ -224,7 +224,7 @@ class PrefillPipeline:
 
         async def place() -> str:
             await last_chunk_started
-            return await self._fleet.place(job, ())
+            return await self._fleet.of(job).place(())
 
         task = asyncio.get_running_loop().create_task(place())
         try:
@@ -240,8 +240,7 @@ class PrefillPipeline:
         with self._tracer.start_as_current_span("prefill.handover") as span:
             parts = await self._parts(work, begin, logits)
             handover = Handover(
-                job,
-                self._fleet.offering(lambda: convert.handover_to_wire(job, parts)),
+                self._fleet.of(job, lambda: convert.handover_to_wire(job, parts)),
                 work.export.keep_alive,
             )
             try:

@@ -215,7 +215,7 @@ class PrefillService:
             await active.release_lease()
 
     def _refuse_dead(self, job: Job) -> None:
-        if self._cancelled.covers(*job.key):
+        if self._cancelled.covers(job.key.request_id, job.key.choice_index):
             raise Cancelled()
         if 0 < job.deadline_unix_s <= self.clock.now_unix_s():
             raise QueueTimeout("the deadline passed in the prefill queue")

@@ -7,9 +7,9 @@ import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
+from rorqual_runtime.kv_export import KvExport
 from rorqual_runtime.waiting import uninterrupted
 
-from rorqual_prefill.export import KvExport
 from rorqual_prefill.fetch import Group
 from rorqual_prefill.hit_counts import HitCounts
 from rorqual_prefill.page_io import PageIo

@@ -33,13 +33,13 @@ class Adoption:
         streams: StreamTable,
         recovery: Recovery,
         on_tokens: Callable[[TokenBatch, MessageContext], Awaitable[None]],
-        on_failed: Callable[[RequestStream, ServingError], None],
+        on_lost: Callable[[RequestStream, int, ServingError], None],
     ) -> None:
         self._ctx = ctx
         self._streams = streams
         self._recovery = recovery
         self._on_tokens = on_tokens
-        self._on_failed = on_failed
+        self._on_lost = on_lost
         self._subscriptions: dict[str, Any] = {}
         self._subscribing = asyncio.Lock()
         self._searching = asyncio.Lock()
@@ -92,9 +92,10 @@ class Adoption:
         self._fetch(stream)
         if held_prompt:
             await self._ctx.clock.sleep(LOST_PROMPT_S)
-            is_wanted = self._streams.get(stream.request_id) is stream
-            if is_wanted and not all(choice.order.decode_id for choice in stream.choices):
-                self._on_failed(stream, Unavailable("the prompt was lost before it was read"))
+            lost = Unavailable("the prompt was lost before it was read")
+            for index, choice in enumerate(stream.choices):
+                if not choice.order.decode_id:
+                    self._on_lost(stream, index, lost)
 
     async def _has(self, decode_id: str, stream: RequestStream, index: int) -> bool:
         request = ResendRequest(request_id=stream.request_id, choice_index=index, from_seq=0)

@@ -1,7 +1,8 @@
 """One choice of an answer: its tokens in order, and how many of them its client has got already."""
 
+from array import array
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from rorqual_recipe.output.answer import AnswerReader
 from rorqual_recipe.output.events import FinishReason, TokenLogprob
@@ -22,6 +23,7 @@ class Delta:
     num_prompt_tokens: int = 0
     num_cached_tokens: int = 0
     cache_miss_reason: str = ""
+    run: int = 0
 
 
 @dataclass(slots=True)
@@ -29,6 +31,7 @@ class Choice:
     """One choice: its place in the token stream and its answer so far.
 
     num_delivered, end_delivered: what the client has got from an instance before this one.
+    token_ids: all in order so far, int32: what a generation that is lost goes on behind.
     """
 
     reader: AnswerReader
@@ -37,6 +40,10 @@ class Choice:
     is_resending: bool = False
     num_delivered: int = 0
     end_delivered: bool = False
+    token_ids: "array[int]" = field(default_factory=lambda: array("i"))
+    num_losses: int = 0
+    next_fence_s: float = 0.0
+    knows_cached: bool = False
 
     @property
     def is_finished(self) -> bool:

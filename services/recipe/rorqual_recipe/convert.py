@@ -7,6 +7,7 @@ from rorqual_proto.v1.decode_pb2 import (
     FINISH_REASON_LENGTH,
     FINISH_REASON_STOP,
     FINISH_REASON_UNSPECIFIED,
+    DropRunsRequest,
     ResendReply,
     ResendRequest,
     TokenBatch,
@@ -54,7 +55,7 @@ from rorqual_proto.v1.recipe_pb2 import (
     StreamEvents,
     Usage,
 )
-from rorqual_proto.v1.router_pb2 import CancelRequest
+from rorqual_proto.v1.router_pb2 import CancelRequest, SubmitReply, SubmitRequest
 from rorqual_proto.v1.tensor_pb2 import Payload
 from rorqual_proto.v1.vision_pb2 import VisionPrepareReply, VisionPrepareRequest
 from rorqual_runtime.errors import (
@@ -75,14 +76,16 @@ from rorqual_recipe.output.events import FinishReason, TokenLogprob
 from rorqual_recipe.protocols import DIRECT_PROTOCOLS, PROTOCOLS
 from rorqual_recipe.protocols.base import ProtocolAdapter, RenderedError, TokenUsage
 from rorqual_recipe.protocols.direct import DirectProtocol
-from rorqual_recipe.streams import Events
+from rorqual_recipe.streams import Events, StreamSource
 from rorqual_recipe.tokens.cache import TokenCache
 
 __all__ = [
     "CancelRequest",
+    "DropRunsRequest",
     "EncodeReply",
     "EncodeRequest",
     "EventBatch",
+    "Generation",
     "ListModelsReply",
     "ListModelsRequest",
     "ProtocolError",
@@ -91,6 +94,8 @@ __all__ = [
     "ResendEventsRequest",
     "ResendReply",
     "ResendRequest",
+    "SubmitReply",
+    "SubmitRequest",
     "TokenBatch",
     "VisionPrepareReply",
 ]
@@ -148,10 +153,55 @@ def encoded_to_wire(
     prompts: Sequence[Payload],
     recipe_id: str,
 ) -> EncodeReply:
-    """One Generation a choice. prompts: payloads of the encoded request's prompts."""
+    """prompts: payloads of the encoded request's prompts."""
+    parsed = encoded.parsed
+    generations = generations_to_wire(request, encoded, prompts, recipe_id)
+    return EncodeReply(
+        encoded=Encoded(generations=generations, stream=parsed.stream, warnings=parsed.warnings)
+    )
+
+
+def source_of(request: EncodeRequest, encoded: EncodedRequest, recipe_id: str) -> StreamSource:
+    """What a stream keeps in order to submit its generations again."""
+    prompts = [no_prompt()] * len(encoded.prompts)
+    generations = generations_to_wire(request, encoded, prompts, recipe_id)
+    indices = [encoded.prompt_index_of(index) for index in range(len(generations))]
+    return StreamSource(generations, indices)
+
+
+def restarted(
+    generation: Generation, prompt: Payload, data: bytes, num_output_bytes: int, run: int
+) -> Generation:
+    """The generation behind its output so far. prompt: a payload of data, which ends with that."""
+    wire = Generation()
+    wire.CopyFrom(generation)
+    wire.prompt.CopyFrom(prompt)
+    wire.num_prompt_tokens = len(data) // TOKEN_BYTES
+    wire.num_output_tokens = num_output_bytes // TOKEN_BYTES
+    wire.run = run
+    return wire
+
+
+def submission_of(generation: Generation) -> SubmitRequest:
+    """One choice by itself."""
+    return SubmitRequest(generations=[generation])
+
+
+def drop_runs(request_id: str, choice_index: int, *, before_run: int) -> DropRunsRequest:
+    """Whoever runs an earlier one lets go of it."""
+    return DropRunsRequest(request_id=request_id, choice_index=choice_index, before_run=before_run)
+
+
+def generations_to_wire(
+    request: EncodeRequest,
+    encoded: EncodedRequest,
+    prompts: Sequence[Payload],
+    recipe_id: str,
+) -> list[Generation]:
+    """One a choice. prompts: payloads of the encoded request's prompts."""
     parsed = encoded.parsed
     images = [_image_to_wire(image) for image in encoded.images]
-    generations = [
+    return [
         Generation(
             request_id=request.request_id,
             choice_index=index,
@@ -174,9 +224,6 @@ def encoded_to_wire(
         )
         for index in range(parsed.num_choices)
     ]
-    return EncodeReply(
-        encoded=Encoded(generations=generations, stream=parsed.stream, warnings=parsed.warnings)
-    )
 
 
 def _image_to_wire(placed: PlacedImage) -> PromptImage:
@@ -274,6 +321,7 @@ def delta_from_wire(delta: TokenDelta) -> Delta:
         num_prompt_tokens=delta.num_prompt_tokens,
         num_cached_tokens=delta.num_cached_tokens,
         cache_miss_reason=delta.cache_miss_reason,
+        run=delta.run,
     )
 
 
@@ -393,8 +441,10 @@ def models_to_wire(models: Sequence[ServedModel]) -> ListModelsReply:
     )
 
 
-def fill_load(report: LoadReport, cache: TokenCache) -> None:
-    """What recipe adds to its load reports: how much encoding the token cache has saved."""
+def fill_load(report: LoadReport, cache: TokenCache, num_restarted: int) -> None:
+    """What recipe adds to its load reports: how much encoding the token cache has saved, and how
+    many generations went on elsewhere."""
+    report.recipe.restarted_generations_total = num_restarted
     counts = cache.counts
     report.recipe.encoded_chars_total = counts.hit_chars + counts.missed_chars
     report.recipe.cached_chars_total = counts.hit_chars

@@ -1,7 +1,7 @@
 """Body to prompt: parse, check the model, render, encode, fit into the context."""
 
+import hashlib
 import json
-import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -82,8 +82,12 @@ def encode_request(
     *,
     default_max_tokens: int,
     limits: ParseLimits,
+    default_seed: int = 0,
 ) -> EncodedRequest:
-    """CPU work only. Raises: RequestRefused with every problem found."""
+    """CPU work only. default_seed: for who names none.
+
+    Raises: RequestRefused with every problem found.
+    """
     parsed = adapter.parse(body, limits)
     if parsed.model != model.model_id:
         raise RequestRefused([model_not_found(parsed.model, [model.model_id])])
@@ -103,7 +107,7 @@ def encode_request(
         prompt=prompts[0],
         other_prompts=tuple(prompts[1:]),
         num_prompt_tokens=sum(map(len, prompts)) // TOKEN_BYTES,
-        sampling=_plan(parsed, model, max_new_tokens),
+        sampling=_plan(parsed, model, max_new_tokens, default_seed),
         constraint=constraint,
         rendered=rendered,
     )
@@ -179,9 +183,18 @@ def _max_new_tokens(
     return wanted
 
 
-def _plan(parsed: ParsedRequest, model: ServedModel, max_new_tokens: int) -> SamplingPlan:
+def seed_of_request(request_id: str) -> int:
+    """Another for each request, and the same whoever encodes it: an answer whose tokens are lost
+    can be made once more."""
+    digest = hashlib.blake2b(request_id.encode(), digest_size=_SEED_BITS // 8).digest()
+    return int.from_bytes(digest) >> 1
+
+
+def _plan(
+    parsed: ParsedRequest, model: ServedModel, max_new_tokens: int, default_seed: int
+) -> SamplingPlan:
     wish, default = parsed.sampling, model.defaults
-    seed = secrets.randbits(_SEED_BITS - 1) if wish.seed is None else wish.seed
+    seed = default_seed if wish.seed is None else wish.seed
     return SamplingPlan(
         temperature=default.temperature if wish.temperature is None else wish.temperature,
         top_p=_within_float32(default.top_p if wish.top_p is None else wish.top_p),

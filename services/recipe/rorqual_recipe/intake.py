@@ -12,7 +12,12 @@ from rorqual_runtime.service import ServiceContext
 from rorqual_recipe.choices import Choice, TakeOver
 from rorqual_recipe.conversation import ImagePart
 from rorqual_recipe.documents import PDF_WEIGHT_BYTES, reading_weight
-from rorqual_recipe.encode import EncodedRequest, encode_request, with_images
+from rorqual_recipe.encode import (
+    EncodedRequest,
+    encode_request,
+    seed_of_request,
+    with_images,
+)
 from rorqual_recipe.event_log import EventLog
 from rorqual_recipe.images import ImageLimits, PreparedImage, prepare_images
 from rorqual_recipe.lanes import WorkLane
@@ -32,7 +37,7 @@ from rorqual_recipe.protocols.messages.thinking_signature import signing_key_of
 from rorqual_recipe.response_memory import ResponseMemory
 from rorqual_recipe.sealing import parse_sealing_keys
 from rorqual_recipe.settings import RecipeSettings
-from rorqual_recipe.streams import RequestStream
+from rorqual_recipe.streams import RequestStream, StreamSource
 from rorqual_recipe.vision import BusVision
 
 TICKET_LEASE_S = 30.0
@@ -93,6 +98,7 @@ class Intake:
                 self._model,
                 default_max_tokens=self._settings.default_max_tokens,
                 limits=limits,
+                default_seed=seed_of_request(context.request_id),
             )
 
         earlier_bytes = getattr(limits.prior, "num_bytes", 0)
@@ -172,7 +178,8 @@ class Intake:
         tenant: str,
         deadline_unix_s: float,
         received_unix_s: float,
-        prompts: Sequence[Any],
+        prompts: list[Any],
+        source: StreamSource,
         taken_over: TakeOver | None,
     ) -> RequestStream:
         """The stream of a request, which owns the prompts' payloads from now on."""
@@ -192,6 +199,7 @@ class Intake:
             expires_s=self._ctx.clock.monotonic_s() + self._lifetime_s(deadline_unix_s),
             log=EventLog(self._settings.max_event_log_bytes),
             prompts=prompts,
+            source=source,
             before_end=self._before_end(adapter, writer, encoded, request_id, tenant),
             taken_over=taken_over,
         )

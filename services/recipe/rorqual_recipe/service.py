@@ -27,6 +27,7 @@ from rorqual_recipe.convert import (
     ResendEventsRequest,
     TokenBatch,
 )
+from rorqual_recipe.decode_watch import DecodeWatch
 from rorqual_recipe.event_log import EndedStreams
 from rorqual_recipe.intake import TICKET_LEASE_S, Intake
 from rorqual_recipe.model import ServedModel
@@ -36,6 +37,7 @@ from rorqual_recipe.protocols.direct import DirectProtocol
 from rorqual_recipe.publishing import EventPublisher, Outbox
 from rorqual_recipe.recovery import Recovery
 from rorqual_recipe.response_memory import ResponseMemory
+from rorqual_recipe.restarts import LOST_CODES, Restarts
 from rorqual_recipe.settings import RecipeSettings
 from rorqual_recipe.stream_table import StreamTable
 from rorqual_recipe.streams import Absorbed, Events, RequestStream
@@ -65,9 +67,11 @@ class RecipeService:
         )
         self._cancelled = CancelledIds()
         self._publisher = EventPublisher(ctx.bus)
-        self._recovery = Recovery(ctx, settings, self._streams, self._on_recovered, self._fail)
-
-        self._adoption = Adoption(ctx, self._streams, self._recovery, self.on_tokens, self._fail)
+        self._restarts = Restarts(ctx, self._streams, self._fail)
+        on_lost = self._restarts.restart
+        self._recovery = Recovery(ctx, settings, self._streams, self._on_recovered, on_lost)
+        self._watch = DecodeWatch(ctx, self._streams, self._recovery, self._on_recovered, on_lost)
+        self._adoption = Adoption(ctx, self._streams, self._recovery, self.on_tokens, on_lost)
 
     @property
     def num_active(self) -> int:
@@ -111,6 +115,7 @@ class RecipeService:
             subjects.recipe_encode(), EncodeRequest, EncodeReply, self.on_encode, name="encode"
         )
         self._ctx.report_load(self._fill_report)
+        self._ctx.track(self._watch.run())
         self._ctx.track(self._sweep_for_ever())
 
     async def drain(self, timeout_s: float) -> None:
@@ -145,7 +150,7 @@ class RecipeService:
         context = self._intake.context_of(request.request_id, request.tenant)
         encoded = await self._intake.encode(body, adapter, context)
         taken_over = convert.take_over_from_wire(request)
-        prompts = [] if taken_over else await self._intake.publish_prompts(encoded)
+        prompts = await self._intake.publish_prompts(encoded)
         if request.request_id in self._cancelled:
             self._intake.release(prompts)
             raise Cancelled()
@@ -157,7 +162,8 @@ class RecipeService:
             tenant=request.tenant,
             deadline_unix_s=request.deadline_unix_s,
             received_unix_s=request.received_unix_s,
-            prompts=prompts,
+            prompts=list(prompts),
+            source=convert.source_of(request, encoded, self._ctx.instance_id),
             taken_over=taken_over,
         )
         self._drop(request.request_id)
@@ -171,6 +177,7 @@ class RecipeService:
     async def on_tokens(self, batch: TokenBatch, context: MessageContext) -> None:
         """Tokens of many streams; one event batch a gateway."""
         outbox: Outbox = defaultdict(list)
+        self._watch.heard(batch.decode_id)
         for delta in batch.deltas:
             stream = self._streams.get(delta.request_id)
             if stream is not None:
@@ -223,9 +230,16 @@ class RecipeService:
         index = wire_delta.choice_index
         if index >= len(stream.choices) or stream.choices[index].is_finished:
             return
+        order = stream.choices[index].order
+        if wire_delta.run < order.run:
+            self._restarts.fence(stream, index, decode_id)
+            return
         absorbed = self._read(stream, wire_delta, decode_id, incarnation)
         if isinstance(absorbed, ServingError):
-            self._fail_into(stream, absorbed, outbox)
+            if decode_id == order.decode_id and absorbed.code in LOST_CODES:
+                self._restarts.restart(stream, index, absorbed)
+            else:
+                self._fail_into(stream, absorbed, outbox)
             return
         self._hand_out(stream, absorbed.events, outbox)
         if absorbed.has_gap:
@@ -318,7 +332,7 @@ class RecipeService:
 
     def _fill_report(self, report: Any) -> None:
         report.num_active_requests = self.num_active
-        convert.fill_load(report, self._model.token_cache)
+        convert.fill_load(report, self._model.token_cache, self._restarts.num_restarted)
 
     async def _sweep_for_ever(self) -> None:
         next_renewal_s = 0.0

@@ -55,11 +55,21 @@ class Absorbed:
     hit_stop: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class StreamSource:
+    """What generations are made of once more: those of all choices without their prompts, and which
+    of the stream's prompts each has."""
+
+    generations: Sequence[Any] = ()
+    prompt_indices: Sequence[int] = ()
+
+
 class RequestStream:
     """One request: token deltas of its choices in, protocol events out.
 
     taken_over: set when another instance began the answer: what the client has got of it already
     is made again, for the state of readers and writer, and not sent again.
+    prompts: payloads that live as long as the stream.
     before_end: gives what the client's last event has to wait for, if anything.
     """
 
@@ -74,7 +84,8 @@ class RequestStream:
         num_prompt_tokens: int,
         expires_s: float,
         log: EventLog,
-        prompts: Sequence[Any],
+        prompts: list[Any],
+        source: StreamSource | None = None,
         before_end: Callable[[], Awaitable[None] | None] | None = None,
         taken_over: TakeOver | None = None,
     ) -> None:
@@ -85,6 +96,7 @@ class RequestStream:
         self.expires_s = expires_s
         self.log = log
         self.prompts = prompts
+        self.source = source or StreamSource()
         self.before_end = before_end
         self._writer = writer
         self._num_prompt_tokens = num_prompt_tokens
@@ -138,7 +150,7 @@ class RequestStream:
     def absorb(self, delta: Delta, decode_id: str, incarnation: int, now_s: float) -> Absorbed:
         """Take one delta: in order, once, or kept until what precedes it is here."""
         choice = self.choices[delta.choice_index]
-        if choice.is_finished or not choice.order.accept_sender(decode_id, incarnation):
+        if choice.is_finished or not choice.order.accept_sender(decode_id, incarnation, delta.run):
             return Absorbed()
         choice.last_news_s = now_s
         arrival = classify(choice.order, delta)
@@ -195,9 +207,9 @@ class RequestStream:
     def _append(self, choice: Choice, delta: Delta) -> list[bytes]:
         skip = choice.order.next_seq - delta.seq
         choice.order.next_seq = delta.seq + len(delta.token_ids)
-        if delta.num_cached_tokens > self._num_cached_tokens or not self._cache_miss_reason:
-            self._num_cached_tokens = max(self._num_cached_tokens, delta.num_cached_tokens)
-            self._cache_miss_reason = delta.cache_miss_reason
+        choice.token_ids.extend(delta.token_ids[skip:])
+        if not choice.knows_cached:
+            self._note_cached(choice, delta)
         data: list[bytes] = []
         for ids, logprobs in in_pieces(delta, skip):
             data += self._write(delta.choice_index, choice.reader.feed(ids, logprobs))
@@ -207,6 +219,13 @@ class RequestStream:
         if choice.is_finished:
             choice.order.early.clear()
         return data
+
+    def _note_cached(self, choice: Choice, delta: Delta) -> None:
+        """As its first run says: a later one finds the KV of that."""
+        choice.knows_cached = bool(delta.num_prompt_tokens or delta.num_cached_tokens)
+        if delta.num_cached_tokens > self._num_cached_tokens or not self._cache_miss_reason:
+            self._num_cached_tokens = max(self._num_cached_tokens, delta.num_cached_tokens)
+            self._cache_miss_reason = delta.cache_miss_reason
 
     def _write(self, choice_index: int, events: Sequence[AnswerEvent]) -> list[bytes]:
         return self._writer.write(choice_index, events, self.usage) if events else []

@@ -68,6 +68,10 @@ __all__ = [
 ]
 
 
+RESTART_PRIORITY = 20
+"""Levels for a prompt whose client is in the middle of its answer."""
+
+
 @dataclass(frozen=True, slots=True)
 class Submission:
     """All choices of one request. They share prompt, namespace and deadline."""
@@ -82,6 +86,8 @@ class Submission:
     has_constraint: bool
     images: tuple[PromptImage, ...] = ()
     """Of the common prompt, in order of their places."""
+    is_restart: bool = False
+    """It was admitted before, and lost where it ran."""
 
     @property
     def image_spans(self) -> list[ImageSpan]:
@@ -145,6 +151,7 @@ def submission_from_wire(request: SubmitRequest) -> Submission:
         deadline_unix_s=min(deadlines, default=math.inf),
         has_constraint=any(generation.HasField("constraint") for generation in generations),
         images=_checked_images(first),
+        is_restart=all(generation.run for generation in generations),
     )
 
 
@@ -226,6 +233,11 @@ def job_to_wire(
         windows=parts.match.windows,
         miss_reason=parts.match.miss_reason,
     )
+
+
+def job_id(generation: Generation) -> str:
+    """One a run of a generation."""
+    return f"{generation.request_id}/{generation.choice_index}/{generation.run}"
 
 
 def encode_request_to_wire(request_id: str, model: str, image: PromptImage) -> VisionEncodeRequest:
@@ -325,13 +337,13 @@ def waiting_from_wire(job: PrefillJob, bucket: int, work_s: float) -> WaitingPro
     """The job as the waiting line sees it, on the wall clock."""
     generation = job.generation
     return WaitingPrompt(
-        job_id=f"{generation.request_id}/{generation.choice_index}",
+        job_id=job_id(generation),
         tenant=generation.tenant,
         bucket=bucket,
         arrival_s=job.submitted_unix_s,
         work_s=work_s,
         deadline_s=generation.deadline_unix_s or math.inf,
-        priority=generation.priority,
+        priority=generation.priority + (RESTART_PRIORITY if generation.run else 0),
     )
 
 
@@ -353,8 +365,9 @@ def failure_to_wire(
     delta = TokenDelta(
         request_id=job.generation.request_id,
         choice_index=job.generation.choice_index,
+        run=job.generation.run,
         finish_reason=FINISH_REASON_ERROR,
-        num_prompt_tokens=job.generation.num_prompt_tokens,
+        num_prompt_tokens=job.generation.num_prompt_tokens - job.generation.num_output_tokens,
         error=error_to_wire(error),
     )
     return TokenBatch(decode_id=sender_id, incarnation=incarnation, deltas=[delta])

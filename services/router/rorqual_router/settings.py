@@ -80,7 +80,10 @@ class RouterSettings(BaseSettings):
         20e-6 / 65536, ge=0, description="decode step time a context token adds"
     )
     reserved_new_tokens: int = Field(
-        1 << 30, ge=0, description="output tokens a decode instance reserves pages for, at most"
+        1024,
+        ge=0,
+        description="output tokens a decode instance reserves pages for, at most: as "
+        "RORQUAL_DECODE_GROWTH_TOKENS",
     )
     model_dir: Path = Field(
         Path(".rorqual/models/smollm2-135m-instruct"),

@@ -32,6 +32,7 @@ from rorqual_router.convert import (
     PrefixMatch,
     Submission,
     TensorTicket,
+    job_id,
     job_to_wire,
 )
 from rorqual_router.fleet import Fleet
@@ -148,7 +149,7 @@ class Submitter:
             raise NoCapacity(f"no {' and no '.join(missing)} instance is alive", retry_after_s=5)
 
     def _check_room(self, submission: Submission) -> None:
-        """The queue takes all choices, or the request is refused."""
+        """The queue takes all choices, or the request is refused; what was admitted once is not."""
         tenant = submission.generations[0].tenant
         num_submitted = self.counters.submitted
         queue = QueueState(
@@ -160,6 +161,9 @@ class Submitter:
             max_tenant_jobs=self._settings.max_tenant_jobs,
         )
         num_jobs = len(submission.generations)
+        if submission.is_restart:
+            self._tenants.note(tenant, num_jobs)
+            return
         admission = decide_admission(queue, num_jobs)
         log_decision("admission", (queue, num_jobs), admission)
         if not admission.accepted:
@@ -188,7 +192,7 @@ class Submitter:
         timeout_s = min(self._settings.publish_timeout_s, self._left_s(submission))
         for generation, grammar in zip(submission.generations, grammars, strict=True):
             job = job_to_wire(generation, parts, grammar)
-            msg_id = f"{generation.request_id}/{generation.choice_index}"
+            msg_id = job_id(generation)
             try:
                 is_new = await self._queue.publish(subject, job, msg_id=msg_id, timeout_s=timeout_s)
             except DeadlineExceeded as error:

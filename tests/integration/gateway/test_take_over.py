@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-import openai
 import pytest
 from rorqual_recipe.adoption import Adoption
 from rorqual_runtime.settings import RuntimeSettings
@@ -219,7 +218,7 @@ async def test_a_lost_instance_is_listened_to_once_and_as_long_as_needed(
     assert [answer.choices[0].message.content for answer in answers] == [TEXT] * 12
 
 
-async def test_a_prompt_that_went_with_its_instance_is_an_error(
+async def test_a_prompt_that_went_with_its_instance_is_submitted_again(
     start_fleet, runtime_settings: RuntimeSettings, chat_model_dir: Path, monkeypatch
 ) -> None:
     monkeypatch.setattr("rorqual_recipe.adoption.LOST_PROMPT_S", 0.5)
@@ -231,5 +230,9 @@ async def test_a_prompt_that_went_with_its_instance_is_an_error(
     by_ticket = runtime_settings.model_copy(update={"max_inline_bytes": 16})
     async with running_recipe(by_ticket, chat_model_dir):
         await fleet.recipe.ctx.bus.close()
-        with pytest.raises(openai.InternalServerError, match="prompt was lost"):
-            await soon(request)
+        fleet.say(TEXT)
+        answer = await soon(request)
+    assert answer.choices[0].message.content == TEXT
+    first, again = fleet.backend.submitted
+    assert again.run > first.run
+    assert (again.sampling, again.num_output_tokens) == (first.sampling, 0)

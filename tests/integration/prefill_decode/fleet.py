@@ -53,6 +53,8 @@ def make_generation(
     num_choices: int = 1,
     deadline_s: float = 60.0,
     cache_ttl_s: int = 0,
+    num_output_tokens: int = 0,
+    run: int = 0,
     **sampling: object,
 ) -> generation_pb2.Generation:
     """What recipe would make of a prompt."""
@@ -69,6 +71,8 @@ def make_generation(
         reply=generation_pb2.ReplyRoute(recipe_id=RECIPE_ID, gateway_id="gateway-test"),
         deadline_unix_s=time.time() + deadline_s,
         cache_ttl_s=cache_ttl_s,
+        num_output_tokens=num_output_tokens,
+        run=run,
     )
 
 
@@ -87,12 +91,16 @@ class Received:
     announced: list[tuple[str, int]] = field(default_factory=list)
     """First tokens that prefill told in the name of a decode instance."""
     decode_ids: set[str] = field(default_factory=set)
+    runs: list[int] = field(default_factory=list)
+    """Each time that another one was heard."""
     first_s: float = 0.0
     last_s: float = 0.0
     has_gap: bool = False
 
     def take(self, decode_id: str, delta: decode_pb2.TokenDelta) -> None:
         self.decode_ids.add(decode_id)
+        if self.runs[-1:] != [delta.run]:
+            self.runs.append(delta.run)
         self.has_gap |= delta.seq > len(self.token_ids)
         known = len(self.token_ids) - delta.seq
         self.num_repeated += min(known, len(delta.token_ids))
@@ -402,7 +410,8 @@ async def running_fleet(
         fleet = Fleet(around, [], [])
         for number in range(num_decode):
             ctx = await _context(stack, runtime, "decode", number)
-            settings = DecodeSettings(model_dir=model_dir, num_pages=128, **(decode or {}))
+            chosen = {"num_pages": 128, **(decode or {})}
+            settings = DecodeSettings(model_dir=model_dir, **chosen)
             instance = await stack.enter_async_context(open_decode(ctx, settings, model))
             fleet.decode.append((ctx, instance))
             around.decode_ids.append(ctx.instance_id)

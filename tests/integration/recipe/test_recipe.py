@@ -11,10 +11,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 import pytest_asyncio
-from rorqual_proto.v1 import decode_pb2, recipe_pb2, router_pb2, tensor_pb2
+from rorqual_proto.v1 import decode_pb2, generation_pb2, recipe_pb2, router_pb2, tensor_pb2
 from rorqual_recipe import intake
 from rorqual_runtime import subjects
-from rorqual_runtime.errors import NoCapacity, error_to_wire
+from rorqual_runtime.errors import (
+    Draining,
+    NoCapacity,
+    NotFound,
+    ServingError,
+    Unavailable,
+    error_to_wire,
+)
 from rorqual_runtime.payload import get_payload, put_payload
 from rorqual_runtime.service import open_service
 from rorqual_runtime.settings import RuntimeSettings
@@ -27,19 +34,52 @@ GATEWAY_ID = "gateway-test"
 
 
 class Peer:
-    """Gateway and decode in one: sends requests and tokens, keeps the events."""
+    """Gateway, router and decode in one: sends requests and tokens, keeps the events."""
 
     def __init__(self, ctx, recipe: RunningRecipe) -> None:
         self.ctx = ctx
         self.recipe = recipe
         self.batches: list[recipe_pb2.EventBatch] = []
         self.cancels: list[router_pb2.CancelRequest] = []
+        self.submitted: list[generation_pb2.Generation] = []
+        self.dropped: list[decode_pb2.DropRunsRequest] = []
+        self.lost: set[str] = set()
+        """Requests that decode does not know."""
 
     async def start(self) -> None:
         bus = self.ctx.bus
         events = subjects.gateway_events(GATEWAY_ID)
         await bus.subscribe(events, recipe_pb2.EventBatch, self._on_events)
         await bus.subscribe(subjects.cancel(), router_pb2.CancelRequest, self._on_cancel)
+        drop = subjects.decode_drop_runs("decode-x")
+        await bus.subscribe(drop, decode_pb2.DropRunsRequest, self._on_drop)
+        await bus.serve(
+            subjects.decode_resend("decode-x"),
+            decode_pb2.ResendRequest,
+            decode_pb2.ResendReply,
+            self._on_resend,
+            name="resend",
+        )
+        await bus.serve(
+            subjects.router_submit(),
+            router_pb2.SubmitRequest,
+            router_pb2.SubmitReply,
+            self._on_submit,
+            name="submit",
+        )
+
+    async def _on_resend(self, request, context):
+        if request.request_id in self.lost:
+            raise NotFound("no such tokens are kept here")
+        nothing_new = delta(request.request_id, request.from_seq)
+        return decode_pb2.ResendReply(delta=nothing_new)
+
+    async def _on_submit(self, request, context):
+        self.submitted += request.generations
+        return router_pb2.SubmitReply(submitted=router_pb2.Submitted(bucket="lt16k"))
+
+    async def _on_drop(self, request, context) -> None:
+        self.dropped.append(request)
 
     async def _on_events(self, batch, context) -> None:
         self.batches.append(batch)
@@ -65,8 +105,10 @@ class Peer:
             subjects.recipe_encode(), request, recipe_pb2.EncodeReply, timeout_s=WAIT_S
         )
 
-    async def send(self, *deltas: decode_pb2.TokenDelta, incarnation: int = 1) -> None:
-        batch = decode_pb2.TokenBatch(decode_id="decode-x", incarnation=incarnation, deltas=deltas)
+    async def send(
+        self, *deltas: decode_pb2.TokenDelta, incarnation: int = 1, decode_id: str = "decode-x"
+    ) -> None:
+        batch = decode_pb2.TokenBatch(decode_id=decode_id, incarnation=incarnation, deltas=deltas)
         await self.ctx.bus.publish(subjects.recipe_tokens(self.recipe.ctx.instance_id), batch)
 
     async def events(self, count: int) -> list[recipe_pb2.StreamEvents]:
@@ -191,17 +233,69 @@ async def test_a_restarted_decode_is_followed_and_its_former_self_ignored(peer: 
     assert [stream.seq for stream in streams] == [0, 1, 2]
 
 
-async def test_tokens_that_decode_no_longer_has_end_the_request(peer: Peer) -> None:
-    await peer.encode("lost", stream=True)
+def _tokens(generation: generation_pb2.Generation) -> list[int]:
+    return np.frombuffer(generation.prompt.inline, "<i4").tolist()
+
+
+async def _first(peer: Peer, request_id: str, **fields: object) -> generation_pb2.Generation:
+    encoded = (await peer.encode(request_id, stream=True, **fields)).encoded
+    return encoded.generations[0]
+
+
+async def _ends_well(peer: Peer, request_id: str, run: int, seq: int) -> None:
+    """The new run gives the rest, from another instance."""
+    last = delta(request_id, seq, 303, run=run, finish_reason=decode_pb2.FINISH_REASON_LENGTH)
+    await peer.send(last, decode_id="decode-y")
+    await until(lambda: any(s.done for s in peer._streams()), "the end")
+    end = peer._streams()[-1]
+    assert (end.error.http_status, end.usage.completion_tokens) == (0, seq + 1)
+    assert not peer.cancels
+
+
+async def test_tokens_that_decode_no_longer_has_are_generated_again(peer: Peer) -> None:
+    before = await _first(peer, "lost", temperature=0.7, max_tokens=9)
+    peer.lost.add("lost")
     await peer.send(delta("lost", 0, 300))
     await peer.send(delta("lost", 5, 301))
-    streams = await peer.events(2)
-    assert streams[-1].done
-    assert streams[-1].error.http_status == 503
-    assert streams[-1].usage.completion_tokens == 1
-    await until(lambda: peer.cancels)
-    assert peer.cancels[0].reason == "error"
-    assert peer.recipe.service.num_active == 0
+    await until(lambda: peer.submitted, "the generation to be submitted")
+    (again,) = peer.submitted
+    assert _tokens(again) == [*_tokens(before), 300]
+    assert (again.num_prompt_tokens, again.num_output_tokens) == (before.num_prompt_tokens + 1, 1)
+    assert (again.sampling, again.reply) == (before.sampling, before.reply)
+    assert again.run > before.run
+    await peer.send(delta("lost", 1, 555))  # of the old run
+    await until(lambda: peer.dropped, "the old instance to be told")
+    assert peer.dropped[0].before_run == again.run
+    await _ends_well(peer, "lost", again.run, 1)
+
+
+async def test_an_instance_that_is_gone_is_noticed_and_its_work_goes_on(peer: Peer) -> None:
+    """Two choices, and a prompt too long to travel inside a message."""
+    text = [{"role": "user", "content": "Hello, world! " * 8_000}]
+    request = await peer.encode("gone", messages=text, n=2, stream=True)
+    first = request.encoded.generations[0]
+    tokens = [delta("gone", 0, 300, 301, choice_index=0), delta("gone", 0, 302, choice_index=1)]
+    await peer.send(*tokens, decode_id="decode-gone")
+    await until(lambda: len(peer.submitted) == 2, "both choices to be submitted")
+    by_index = {generation.choice_index: generation for generation in peer.submitted}
+    prompt = await get_payload(peer.ctx.tensors, first.prompt, keep=True)
+    for index, output in ((0, [300, 301]), (1, [302])):
+        data = await get_payload(peer.ctx.tensors, by_index[index].prompt, keep=True)
+        assert data == prompt + np.array(output, "<i4").tobytes()
+        assert by_index[index].num_output_tokens == len(output)
+    seeds = [generation.sampling.seed for generation in request.encoded.generations]
+    assert [by_index[index].sampling.seed for index in (0, 1)] == seeds
+    await peer.ctx.bus.publish(subjects.cancel(), router_pb2.CancelRequest(request_id="gone"))
+    await until(lambda: not peer.recipe.ctx.tensors.num_held, "every prompt to be free")
+
+
+@pytest.mark.parametrize("error", [Unavailable("it shut down"), Draining()])
+async def test_an_instance_that_gives_up_is_replaced(peer: Peer, error: ServingError) -> None:
+    await _first(peer, "given-up")
+    await peer.send(delta("given-up", 0, 300))
+    await peer.send(delta("given-up", 1, error=error_to_wire(error)))
+    await until(lambda: peer.submitted, "the generation to be submitted")
+    await _ends_well(peer, "given-up", peer.submitted[0].run, 1)
 
 
 async def test_a_failed_choice_fails_the_request_once(peer: Peer) -> None:

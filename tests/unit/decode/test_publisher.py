@@ -8,7 +8,7 @@ import contextlib
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from rorqual_decode.generation import FinishReason
+from rorqual_decode.generation import FinishReason, OutputStream
 from rorqual_decode.publisher import TokenPublisher, bounded_slice
 from rorqual_runtime.errors import Unavailable
 
@@ -141,3 +141,25 @@ def test_no_slice_is_over_the_message_budget(num_tokens, num_logprobs):
     piece = bounded_slice(stream, 0)
     assert piece.num_bytes <= 40_000
     assert piece.end > 0 or num_tokens == 0
+
+
+async def test_a_reader_is_told_where_its_generation_goes_on() -> None:
+    """Before there is a token, and once."""
+    wire, stream = Wire(), output_stream("r", num_logprobs=2)
+    stream.go_on_behind([5, 6, 7])
+    publisher = TokenPublisher(wire)
+    publisher.submit(stream)
+    sending = asyncio.create_task(publisher.run())
+    assert await publisher.flush(WAIT_S)
+    publisher.submit(stream)
+    assert await publisher.flush(WAIT_S)
+    sending.cancel()
+    assert wire.batches == [("recipe-1", [("r", 3, [], False)])]
+    assert [stream.can_give(start) for start in (2, 3, 4)] == [False, True, False]
+    assert output_stream_without_scores().can_give(0)
+
+
+def output_stream_without_scores() -> OutputStream:
+    stream = output_stream("s")
+    stream.go_on_behind([5, 6, 7])
+    return stream

@@ -6,9 +6,27 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rorqual_engine.batch import SequenceChunk
 from rorqual_policy.blocks import BLOCK_TOKENS
+from rorqual_prefill.job import Job, JobKey
 from rorqual_prefill.resume import PromptWindow, Resume, choose_resume
 
-from tests.unit.prefill.test_handover import make_job
+
+def make_job(**fields) -> Job:
+    defaults = {
+        "key": JobKey("r", 0),
+        "model": "tiny",
+        "num_prompt_tokens": 300,
+        "max_new_tokens": 8,
+        "cache_namespace": "n",
+        "recipe_id": "recipe-1",
+        "deadline_unix_s": 0.0,
+        "num_matched_blocks": 0,
+        "kv_lease_id": "",
+        "submitted_unix_s": 0.0,
+        "prompt": None,
+        "generation": None,
+        "compiled_grammar": None,
+    }
+    return Job(**{**defaults, **fields})
 
 
 def _none(num_stored: int) -> int:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from rorqual_recipe.conversation import ConstraintKind, Role
-from rorqual_recipe.encode import cache_namespace
+from rorqual_recipe.encode import cache_namespace, seed_of_request
 from rorqual_recipe.problems import RequestRefused
 from rorqual_recipe.protocols import PROTOCOLS
 from rorqual_recipe.protocols.base import ParseLimits
@@ -247,7 +247,9 @@ def test_sampling_and_seeds(encode) -> None:
     assert plan.seed_of(0) == (1 << 64) - 1
     assert plan.seed_of(1) == 0
     assert encode().sampling.temperature == 1.0
-    assert encode().sampling.seed != encode().sampling.seed
+    assert encode().sampling.seed == 0, "until a request's own takes its place"
+    seeds = [seed_of_request(f"r{number}") for number in (1, 1, 2)]
+    assert seeds[0] == seeds[1] != seeds[2], "whoever encodes it again must get the same answer"
     assert encode(top_p=0).sampling.temperature == 0
 
 

@@ -152,6 +152,19 @@ def test_a_restarted_sender_silences_its_former_self() -> None:
     assert order.accept_sender("decode-2", 1)
 
 
+def test_only_the_highest_run_of_a_generation_is_heard() -> None:
+    order: DeltaOrder[str] = DeltaOrder(max_early=2)
+    assert order.accept_sender("decode-1", 5, run=1)
+    assert not order.accept_sender("decode-2", 9, run=0)
+    assert not order.accept_sender("", 0, run=0)
+    order.begin_run(7)
+    assert order.decode_id == ""
+    assert not order.accept_sender("decode-1", 5, run=2)
+    assert order.accept_sender("decode-1", 5, run=7)
+    assert order.accept_sender("decode-2", 1, run=8)
+    assert (order.decode_id, order.run) == ("decode-2", 8)
+
+
 def test_early_deltas_are_bounded_and_come_out_in_order() -> None:
     order: DeltaOrder[str] = DeltaOrder(max_early=2)
     order.keep_early(7, "c")

@@ -60,7 +60,7 @@ def test_a_load_report_tells_what_the_cache_saved() -> None:
     cache.encode(["abc"])
     cache.encode(["abc", "d"])
     report = LoadReport()
-    fill_load(report, memory)
+    fill_load(report, memory, num_restarted=2)
     assert (report.recipe.encoded_chars_total, report.recipe.cached_chars_total) == (7, 3)
     assert report.recipe.token_cache_bytes == memory.num_bytes > 0
 

@@ -56,7 +56,7 @@ BUS_RIGHTS: dict[str, BusRights] = {
     "recipe": BusRights(
         sends=(
             *(s.gateway_events(_ANY), s.cancel(), s.decode_resend(_ANY), s.vision_prepare()),
-            *_DISCOVERS,
+            *(s.decode_drop_runs(_ANY), s.router_submit(), *_DISCOVERS),
         ),
         receives=(
             *(s.recipe_encode(), s.recipe_take_over(_ANY), s.recipe_resend(_ANY)),
@@ -73,7 +73,7 @@ BUS_RIGHTS: dict[str, BusRights] = {
             *(s.router_submit(), s.router_place(), s.prefill_rooms(_ANY)),
             *(s.all_loads(), s.cancel()),
         ),
-        askers=("gateway", "prefill", "recipe", "cli"),
+        askers=("gateway", "prefill", "decode", "recipe", "cli"),
     ),
     "prefill": BusRights(
         sends=(
@@ -92,9 +92,11 @@ BUS_RIGHTS: dict[str, BusRights] = {
         sends=(
             *(s.recipe_tokens(_ANY), s.grammar_compile(), s.kvmeta_register(), s.kvmeta_forget()),
             *(s.window_fetch(_ANY), s.window_notices()),
+            *(s.router_place(), s.decode_handover(_ANY)),
         ),
         receives=(
             *(s.decode_handover(_ANY), s.decode_resend(_ANY), s.decode_read(_ANY)),
+            s.decode_drop_runs(_ANY),
             *(s.kvmeta_drop(), s.kvmeta_hold(), s.window_fetch(_ANY), s.cancel()),
         ),
     ),

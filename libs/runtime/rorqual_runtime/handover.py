@@ -1,4 +1,5 @@
-"""Finding a decode instance that takes a computed prompt."""
+"""Finding a decode instance that takes a generation with its KV: from prefill, or from another
+decode."""
 
 from __future__ import annotations
 
@@ -9,6 +10,10 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Protocol
 
+from rorqual_proto.v1 import decode_pb2, router_pb2
+
+from rorqual_runtime import subjects
+from rorqual_runtime.bus import Bus
 from rorqual_runtime.errors import (
     DeadlineExceeded,
     ErrorCode,
@@ -17,11 +22,11 @@ from rorqual_runtime.errors import (
     Unavailable,
 )
 
-from rorqual_prefill.job import Job
-
 _FIRST_PAUSE_S = 0.02
 _MAX_PAUSE_S = 0.5
 _MAX_FAULTS = 3
+_PROBE_S = 2.0
+_ABSENT_S = 0.05
 
 _ELSEWHERE = frozenset(
     {
@@ -47,7 +52,7 @@ class AfterRefusal(Enum):
 def decide_after_refusal(code: ErrorCode, num_faults: int) -> AfterRefusal:
     """Next move after a decode instance answered with this code.
 
-    num_faults: tries of this job that broke something so far, this one included.
+    num_faults: tries of this handover that broke something so far, this one included.
     """
     if code in _ELSEWHERE:
         return AfterRefusal.TRY_ELSEWHERE
@@ -59,23 +64,24 @@ def decide_after_refusal(code: ErrorCode, num_faults: int) -> AfterRefusal:
 class DecodeFleet(Protocol):
     """Router and decode instances as a handover sees them."""
 
-    async def place(self, job: Job, excluded_ids: Iterable[str]) -> str:
+    async def place(self, excluded_ids: Iterable[str]) -> str:
         """Id of the decode instance to ask. Raises: ServingError."""
         ...
 
     async def offer(self, decode_id: str) -> None:
-        """Ask it to take the prompt; returns once it has. Idempotent. Raises: ServingError."""
+        """Ask it to take the generation; returns once it has. Idempotent. Raises: ServingError."""
         ...
 
 
 @dataclass(slots=True)
 class Handover:
-    """One job's search for a decode instance, until one has taken it or the time is up."""
+    """A generation's search for a decode instance, until one has it or the time is up."""
 
-    job: Job
     fleet: DecodeFleet
     keep_alive: Callable[[], None]
     """Called before each try; extends what the tickets' leases have left."""
+    waits: bool = True
+    """Who has refused is asked again once all have; else the search ends then."""
     excluded_ids: set[str] = field(default_factory=set)
     num_faults: int = 0
     num_tries: int = 0
@@ -102,7 +108,7 @@ class Handover:
         self.num_tries += 1
         self.keep_alive()
         try:
-            decode_id = await (placement or self.fleet.place(self.job, self.excluded_ids))
+            decode_id = await (placement or self.fleet.place(self.excluded_ids))
         except ServingError as err:
             await self._nobody_now(err)
             return None
@@ -115,7 +121,7 @@ class Handover:
 
     async def _nobody_now(self, err: ServingError) -> None:
         """No placement: after a pause those who refused may be asked again."""
-        if not err.retryable and err.code != ErrorCode.DEADLINE_EXCEEDED:
+        if not self.waits or (not err.retryable and err.code != ErrorCode.DEADLINE_EXCEEDED):
             raise err
         if self.last_error is None or err.retryable:
             self.last_error = err
@@ -133,8 +139,39 @@ class Handover:
 
     def _out_of_time(self, timeout_s: float) -> ServingError:
         if self.last_error is not None and self.last_error.retryable:
-            return NoCapacity(f"no decode instance took the prompt: {self.last_error.message}")
-        return DeadlineExceeded(f"no decode instance took the prompt within {timeout_s:.1f} s")
+            return NoCapacity(f"no decode instance took the generation: {self.last_error.message}")
+        return DeadlineExceeded(f"no decode instance took the generation in {timeout_s:.1f} s")
+
+
+async def ask_for_place(bus: Bus, request: router_pb2.PlaceRequest, timeout_s: float) -> str:
+    """Id of the decode instance that the router names. Raises: ServingError."""
+    reply = await bus.request(
+        subjects.router_place(), request, router_pb2.PlaceReply, timeout_s=timeout_s
+    )
+    if not subjects.is_token(reply.placement.decode_id):
+        raise Unavailable("the router named no decode instance")
+    return str(reply.placement.decode_id)
+
+
+async def offer_generation(
+    bus: Bus, decode_id: str, offer: decode_pb2.HandoverRequest, timeout_s: float
+) -> None:
+    """Returns once the instance has taken it; then its reader has been told, too. Idempotent.
+
+    Raises: ServingError.
+    """
+
+    async def ask(probe_s: float) -> None:
+        await bus.request(
+            subjects.decode_handover(decode_id),
+            offer,
+            decode_pb2.HandoverReply,
+            timeout_s=probe_s,
+            absent_timeout_s=_ABSENT_S,
+            outlasts_outages=True,  # it may have taken it: another one must not, too
+        )
+
+    await ask_until_answered(ask, timeout_s=timeout_s, probe_s=_PROBE_S)
 
 
 async def ask_until_answered(

@@ -5,13 +5,6 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from rorqual_prefill.handover import (
-    AfterRefusal,
-    Handover,
-    ask_until_answered,
-    decide_after_refusal,
-)
-from rorqual_prefill.job import Job, JobKey
 from rorqual_runtime.errors import (
     Cancelled,
     ContextTooLong,
@@ -24,27 +17,14 @@ from rorqual_runtime.errors import (
     StaleTicket,
     Unavailable,
 )
+from rorqual_runtime.handover import (
+    AfterRefusal,
+    Handover,
+    ask_until_answered,
+    decide_after_refusal,
+)
 
 from tests.support.waiting import soon
-
-
-def make_job(**fields) -> Job:
-    defaults = {
-        "key": JobKey("r", 0),
-        "model": "tiny",
-        "num_prompt_tokens": 300,
-        "max_new_tokens": 8,
-        "cache_namespace": "n",
-        "recipe_id": "recipe-1",
-        "deadline_unix_s": 0.0,
-        "num_matched_blocks": 0,
-        "kv_lease_id": "",
-        "submitted_unix_s": 0.0,
-        "prompt": None,
-        "generation": None,
-        "compiled_grammar": None,
-    }
-    return Job(**{**defaults, **fields})
 
 
 class Fleet:
@@ -54,7 +34,7 @@ class Fleet:
         self.answers = answers
         self.asked: list[str] = []
 
-    async def place(self, job, excluded_ids):
+    async def place(self, excluded_ids):
         for decode_id in self.answers:
             if decode_id not in excluded_ids:
                 return decode_id
@@ -69,9 +49,8 @@ class Fleet:
 
 
 async def hand_over(fleet, timeout_s=30.0) -> str:
-    job = make_job()
-    search = Handover(job, fleet, lambda: None)
-    return await search.run(fleet.place(job, ()), timeout_s)
+    search = Handover(fleet, lambda: None)
+    return await search.run(fleet.place(()), timeout_s)
 
 
 @pytest.mark.parametrize(
@@ -87,6 +66,13 @@ async def test_when_all_refused_they_are_asked_again_after_a_pause():
     fleet = Fleet(a=[NoCapacity(), NoCapacity(), None], b=NoCapacity())
     assert await hand_over(fleet) == "a"
     assert fleet.asked.count("a") == 3
+
+
+async def test_who_has_something_better_to_do_than_wait_asks_each_once():
+    fleet = Fleet(a=NoCapacity(), b=Draining())
+    with pytest.raises(NoCapacity):
+        await Handover(fleet, lambda: None, waits=False).run(fleet.place(()), timeout_s=30.0)
+    assert fleet.asked == ["a", "b"]
 
 
 async def test_out_of_time_says_no_capacity():

@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 import numpy as np
+
 from rorqual_runtime.errors import ContextTooLong, NoCapacity, QueueTimeout
 from rorqual_runtime.tensors import TensorPlane, WritableSlot
 
