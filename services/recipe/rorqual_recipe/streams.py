@@ -221,10 +221,12 @@ class RequestStream:
         return data
 
     def _note_cached(self, choice: Choice, delta: Delta) -> None:
-        """As its first run says: a later one finds the KV of that."""
+        """As its first run says: a later one finds the KV of that. The most that any choice had
+        cached, and why it was no more."""
         choice.knows_cached = bool(delta.num_prompt_tokens or delta.num_cached_tokens)
-        if delta.num_cached_tokens > self._num_cached_tokens or not self._cache_miss_reason:
-            self._num_cached_tokens = max(self._num_cached_tokens, delta.num_cached_tokens)
+        num_more = delta.num_cached_tokens - self._num_cached_tokens
+        if num_more > 0 or (num_more == 0 and not self._cache_miss_reason):
+            self._num_cached_tokens = delta.num_cached_tokens
             self._cache_miss_reason = delta.cache_miss_reason
 
     def _write(self, choice_index: int, events: Sequence[AnswerEvent]) -> list[bytes]:

@@ -103,7 +103,7 @@ def test_overlapping_deltas_count_each_token_once(model: ServedModel) -> None:
         stream,
         [
             Delta(0, 0, [10, 11, 12]),
-            Delta(0, 1, [11, 12, 13]),
+            Delta(0, 1, [11, 12, 13], cache_miss_reason="never_stored"),
             Delta(
                 *(0, 2, [12, 13, 14]),
                 finish_reason="stop",
