@@ -99,7 +99,12 @@ _SAMPLING: Schema = {
     },
     "ignore_eos": {"type": "boolean", "default": False},
     "cache_salt": {"type": "string", "maxLength": 256},
-    "cache_ttl": {"type": ["integer", "string"]},
+    "cache_ttl": {
+        "anyOf": [
+            {"type": "integer", "minimum": 1},
+            {"type": "string", "pattern": "^[1-9][0-9]{0,8}[smhd]$"},
+        ]
+    },
     "user": STRING,
 }
 _CHAT_BODY = body_of(
