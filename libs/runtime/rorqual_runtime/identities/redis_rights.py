@@ -26,7 +26,7 @@ REDIS_RIGHTS: dict[str, RedisRights] = {
     "kvmeta": RedisRights(
         ("rorqual:v2:*",),
         (
-            *("get", "set", "mget", "del", "eval", "scan", "info", "ttl", "expire"),
+            *("get", "set", "mget", "del", "eval", "scan", "info", "ttl", "expire", "pexpire"),
             *("hget", "hset", "hdel", "hgetall"),
             *("zadd", "zrem", "zremrangebyscore", "zcard", "zrangebyscore"),
         ),
