@@ -74,7 +74,11 @@ def test_a_block_is_bounded_probed_and_starts_after_what_it_needs(service: str) 
     for name, needed in block["depends_on"].items():
         if "healthcheck" in BLOCKS[name] and not BLOCKS[name]["healthcheck"].get("disable"):
             assert needed["condition"] == "service_healthy", name
-    assert block["build"] == {"context": ".", "dockerfile": f"services/{service}/Dockerfile"}
+    assert block["build"]["context"] == "."
+    assert block["build"]["dockerfile"] == f"services/{service}/Dockerfile"
+    assert block["image"].startswith(f"rorqual/{service}:")
+    assert block["read_only"] and block["cap_drop"] == ["ALL"]
+    assert all(mount.split(":")[0] in COMPOSE["volumes"] for mount in block["volumes"])
 
 
 @pytest.mark.parametrize("service", SERVICES)
@@ -92,6 +96,15 @@ def test_an_image_installs_exactly_what_its_service_needs(service: str) -> None:
     assert f'"-m", "rorqual_{service}"' in text
 
 
+def test_the_images_are_made_alike_with_or_without_an_engine() -> None:
+    texts: dict[bool, set[str]] = {}
+    for service in SERVICES:
+        text = (ROOT / f"services/{service}/Dockerfile").read_text().replace(service, "SERVICE")
+        last = text[text.index("FROM ${PYTHON_IMAGE}\n") :]
+        texts.setdefault("libs/engine" in text, set()).add(last)
+    assert {is_engine: len(found) for is_engine, found in texts.items()} == {True: 1, False: 1}
+
+
 @pytest.mark.parametrize("service", SERVICES)
 def test_an_image_runs_without_root(service: str) -> None:
     text = (ROOT / f"services/{service}/Dockerfile").read_text()
@@ -104,6 +117,15 @@ def test_only_some_services_install_torch(service: str) -> None:
     needed = local_closure(f"rorqual-{service}", distributions)
     third_party = set().union(*(distributions[name].dependencies for name in needed))
     assert bool({"torch", "xgrammar"} & third_party) == (service in TORCH_SERVICES)
+
+
+def test_the_override_for_gpus_changes_what_it_names_only() -> None:
+    override = yaml.safe_load((ROOT / "compose.gpu.yaml").read_text())["services"]
+    assert override.keys() <= BLOCKS.keys()
+    for service in override.keys() - OTHERS:
+        for name in override[service]["environment"]:
+            assert name in variables_of(settings_of(service)), name
+            assert BLOCKS[service]["environment"][name] == "cpu"
 
 
 def test_the_collector_listens_where_the_services_send() -> None:

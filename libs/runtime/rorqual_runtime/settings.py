@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -54,7 +55,9 @@ class RuntimeSettings(BaseSettings):
         description="equal on processes that share /dev/shm; default: the kernel's boot id",
     )
     advertise_host: str = Field(
-        "127.0.0.1", min_length=1, description="address others reach this process at"
+        "127.0.0.1",
+        min_length=1,
+        description="address others reach this process at; `hostname`: that of this machine",
     )
     otlp_endpoint: str | None = Field(
         None, description="OTLP gRPC endpoint for spans; unset: JSON lines under home/traces"
@@ -81,6 +84,12 @@ class RuntimeSettings(BaseSettings):
         if value is not None and not subjects.is_token(value):
             raise ValueError("letters, digits, dash and underscore only, 1 to 128 of them")
         return value
+
+    @field_validator("advertise_host")
+    @classmethod
+    def _host_name_is_looked_up(cls, value: str) -> str:
+        """A container's own name leads to it, also where there are several of a service."""
+        return socket.gethostname() if value == "hostname" else value
 
     @field_validator("log_level")
     @classmethod

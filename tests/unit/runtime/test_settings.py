@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,11 @@ def test_environment_overrides_defaults(monkeypatch: pytest.MonkeyPatch) -> None
 def test_settings_are_frozen() -> None:
     with pytest.raises(ValidationError):
         RuntimeSettings().drain_s = 1.0  # type: ignore[misc]
+
+
+def test_the_host_name_stands_for_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RORQUAL_ADVERTISE_HOST", "hostname")
+    assert RuntimeSettings().advertise_host == socket.gethostname()
 
 
 def test_processes_of_one_kernel_share_the_host_id() -> None:
