@@ -48,7 +48,7 @@ class Service:
 SERVICES: dict[str, Service] = {
     "gateway": Service("1", "1Gi", 2, variables=(("RORQUAL_GATEWAY_HOST", "0.0.0.0"), ("RORQUAL_GATEWAY_STORED_KEYS", "true"))),
     "recipe": Service("1", "1Gi", 2, has_model=True),
-    "router": Service("1", "1Gi", 2, has_model=True),
+    "router": Service("1", "1Gi", 2, has_model=True, variables=(("RORQUAL_ROUTER_QUEUE_REPLICAS", "3"),)),
     "prefill": Service("4", "8Gi", 2, has_model=True, has_store=True, shm="2Gi", max_replicas=8),
     "decode": Service("4", "8Gi", 2, has_model=True, has_store=True, drain_s=90, shm="2Gi", max_replicas=8),
     "vision": Service("2", "4Gi", 1, has_model=True, shm="1Gi"),
@@ -283,7 +283,7 @@ cluster {
 
 
 def _nats() -> list[Manifest]:
-    """Three servers, one of which has the queue."""
+    """Three servers, each with the queue: one may be away."""
     config = _object("v1", "ConfigMap", "nats", data={"nats.conf": NATS_CONF})
     command = ["nats-server", "-c", "/etc/nats/nats.conf", "--name", "$(POD)"]
     container = {

@@ -89,10 +89,12 @@ def test_an_image_installs_exactly_what_its_service_needs(service: str) -> None:
         distributions[name].folder for name in local_closure(f"rorqual-{service}", distributions)
     }
     installs = [line for line in text.splitlines() if "pip install" in line]
-    assert len(installs) == 1, "all local folders in one command"
-    assert "-c constraints.txt" in installs[0]
-    assert set(re.findall(r" \./(\S+)", installs[0])) == needed
+    assert ["-c constraints.txt" in line for line in installs] == [True, False]
+    assert "--no-deps" in installs[1]
+    for install in installs:
+        assert set(re.findall(r" \./(\S+)", install)) == needed, "all local folders in one command"
     assert set(re.findall(r"^COPY (\S+) \1$", text, re.MULTILINE)) == needed
+    assert set(re.findall(r"^COPY (\S+)/pyproject.toml \1/$", text, re.MULTILINE)) == needed
     assert f'"-m", "rorqual_{service}"' in text
 
 

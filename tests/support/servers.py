@@ -140,6 +140,25 @@ async def nats_server(
 
 
 @asynccontextmanager
+async def nats_cluster(directory: Path, num_nodes: int = 3) -> AsyncIterator[list[NatsServer]]:
+    """NATS servers that know each other. JetStream may take a moment more to have a leader."""
+    routes = [f"nats://127.0.0.1:{free_port()}" for _ in range(num_nodes)]
+    async with AsyncExitStack() as stack:
+        yield [
+            await stack.enter_async_context(
+                nats_server(
+                    directory / f"node-{number}",
+                    extra_args=[
+                        *("--name", f"node-{number}", "--cluster_name", "test"),
+                        *("--cluster", route, "--routes", ",".join(routes)),
+                    ],
+                )
+            )
+            for number, route in enumerate(routes)
+        ]
+
+
+@asynccontextmanager
 async def redis_server(
     directory: Path, *, extra_args: Sequence[str] = ()
 ) -> AsyncIterator[RedisServer]:

@@ -11,7 +11,7 @@ from rorqual_router.settings import RouterSettings
 async def main() -> None:
     settings = RouterSettings()
     async with open_service("router", RuntimeSettings()) as ctx:
-        queue = WorkQueue(ctx.bus)
+        queue = WorkQueue(ctx.bus, num_replicas=settings.queue_replicas)
         await queue.ensure()
         service = RouterService(ctx, queue, settings)
         await service.start()

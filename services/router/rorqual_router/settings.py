@@ -21,6 +21,9 @@ class RouterSettings(BaseSettings):
     max_queued_jobs: int = Field(
         1024, gt=0, description="jobs in the prefill queue, those under way included, at most"
     )
+    queue_replicas: int = Field(
+        1, ge=1, le=5, description="NATS servers that keep the prefill queue, of a cluster"
+    )
     max_tenant_jobs: int = Field(
         768, gt=0, description="jobs of one tenant that wait for prefill at a time, at most"
     )
