@@ -8,7 +8,7 @@ flag = $(if $(filter-out 0,$($(1))),--$(2) $($(1)))
 UP := --port $(PORT) $(if $(filter-out 0,$(DETACH)),--detach) $(call flag,MODEL,model) \
       $(call flag,PREFILL,prefill) $(call flag,DECODE,decode) $(call flag,VISION,vision) $(call flag,RECIPE,recipe)
 
-.PHONY: chaos guesses train-tiny scores replay-quality expert-load serve stop test test-console test-gpu schemas fuzz lint audit proto setup vectors vectors-generated bench bench-fleet bench-tensors bench-engine bench-speculation bench-bus bench-recipe bench-model bench-kv kv-trace bench-policy bench-sim bench-balance bench-experts
+.PHONY: docs e2e-compose chaos guesses train-tiny scores replay-quality expert-load serve stop test test-console test-gpu schemas fuzz lint audit proto setup vectors vectors-generated bench bench-fleet bench-tensors bench-engine bench-speculation bench-bus bench-recipe bench-model bench-kv kv-trace bench-policy bench-sim bench-balance bench-experts
 
 serve: $(STAMP)  ## the whole fleet: PORT=8000 DETACH=1 MODEL=dir PREFILL=n DECODE=n VISION=n RECIPE=n
 	@$(BIN)/rorqual up $(UP)
@@ -25,6 +25,14 @@ chaos: $(STAMP)  ## servers and services away for a while under load: minutes, s
 
 guesses: $(STAMP)  ## N requests to a fleet without and one with guessed tokens: equal answers
 	@TEST_GUESS_PROMPTS=$(or $(N),200) $(BIN)/python -m pytest tests/e2e/test_guesses.py $(ARGS)
+
+e2e-compose: $(STAMP)  ## the end-to-end tests against the fleet of `docker compose up`: URL=http://127.0.0.1:8000
+	@$(BIN)/rorqual model prepare
+	@RORQUAL_URL=$(or $(URL),http://127.0.0.1:$(PORT)) $(BIN)/python -m pytest -rs tests/e2e $(ARGS)
+
+docs: $(STAMP)  ## the site in build/site, its page of settings written anew
+	@$(BIN)/python -m scripts.settings_table docs/settings.md
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet && echo "build/site/index.html"
 
 test-gpu: $(STAMP)  ## kernels and models on the accelerator; skipped, with the reason, where there is none
 	@$(BIN)/python -m pytest tests/gpu $(ARGS)
