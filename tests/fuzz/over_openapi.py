@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import os
 import sys
 import tempfile
 from pathlib import Path
@@ -18,6 +19,7 @@ KEY = "fuzzing-key"
 _CHECKS = "not_a_server_error,ignored_auth"
 _PHASES = "examples,coverage,fuzzing"
 _MAX_ANSWER_S = 60
+_ROOT = Path(__file__).parents[2]
 
 
 async def run(num_examples: int, seed: int) -> int:
@@ -32,7 +34,13 @@ async def run(num_examples: int, seed: int) -> int:
                 *("--checks", _CHECKS, "--phases", _PHASES, "--no-shrink"),
                 *("--max-examples", str(num_examples), "--seed", str(seed)),
                 *("--request-timeout", str(_MAX_ANSWER_S), "--suppress-health-check", "all"),
+                *("--exclude-path", "/ready"),  # router and decode are played, and it says so: 503
                 cwd=directory,
+                env={
+                    **os.environ,
+                    "SCHEMATHESIS_HOOKS": "tests.fuzz.openapi_hooks",
+                    "PYTHONPATH": str(_ROOT),
+                },
             )
             try:
                 return await process.wait()

@@ -169,9 +169,8 @@ class BrokerConnection:
         except TimeoutError:
             reason = f" ({self.client.last_error})" if self.client.last_error else ""
             await self.client.close()
-            raise Unavailable(
-                f"no NATS server at {', '.join(servers)} within {timeout_s:g} s{reason}"
-            ) from None
+            where = ", ".join(map(_without_login, servers))
+            raise Unavailable(f"no NATS server at {where} within {timeout_s:g} s{reason}") from None
         self._inbox = self.client.new_inbox()
         await self.client.subscribe(f"{self._inbox}.*", cb=self._on_reply)
 
@@ -395,6 +394,11 @@ def _expire(reply: Reply, subject: str) -> None:
 def _spoken(subject: str) -> str:
     """As a client may read it: recipe.encode."""
     return subject.removeprefix(f"{PREFIX}.")
+
+
+def _without_login(server: str) -> str:
+    scheme, _, rest = server.partition("://")
+    return f"{scheme}://{rest.rpartition('@')[2]}"
 
 
 def _reason(error: Any) -> str:

@@ -28,7 +28,9 @@ class RuntimeSettings(BaseSettings):
 
     model_config = SettingsConfigDict(env_prefix="RORQUAL_", frozen=True, extra="ignore")
 
-    nats_url: str = Field("nats://127.0.0.1:4222", description="NATS servers, comma separated")
+    nats_url: str = Field(
+        "nats://127.0.0.1:4222", repr=False, description="NATS servers, comma separated"
+    )
     connect_timeout_s: float = Field(
         30.0, gt=0, description="how long a start waits for the broker"
     )

@@ -6,8 +6,11 @@ import socket
 from pathlib import Path
 
 import pytest
-from pydantic import Field, ValidationError
+from pydantic import Field, SecretStr, ValidationError
 from pydantic_settings import BaseSettings, SettingsConfigDict
+from rorqual_decode.settings import DecodeSettings
+from rorqual_gateway.settings import GatewaySettings
+from rorqual_recipe.settings import RecipeSettings
 from rorqual_runtime.settings import RuntimeSettings, describe_settings_error
 
 
@@ -27,6 +30,24 @@ def test_settings_are_frozen() -> None:
 def test_the_host_name_stands_for_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RORQUAL_ADVERTISE_HOST", "hostname")
     assert RuntimeSettings().advertise_host == socket.gethostname()
+
+
+def test_what_may_hold_a_secret_is_not_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    secret = "hush" * 8
+    monkeypatch.setenv("RORQUAL_NATS_URL", f"nats://user:{secret}@host:4222")
+    monkeypatch.setenv("RORQUAL_REDIS_URL", f"redis://user:{secret}@host:6379/0")
+    monkeypatch.setenv("RORQUAL_DECODE_STORE_URL", f"redis://user:{secret}@host:6379/1")
+    monkeypatch.setenv("RORQUAL_GATEWAY_API_KEYS", f"name:{secret}")
+    monkeypatch.setenv("RORQUAL_RECIPE_SEALING_KEY", secret)
+    for settings in (RuntimeSettings(), GatewaySettings(), RecipeSettings(), DecodeSettings()):
+        assert secret in str(_plain(settings)) and secret not in repr(settings) + str(settings)
+
+
+def _plain(settings: BaseSettings) -> dict[str, object]:
+    return {
+        name: value.get_secret_value() if isinstance(value, SecretStr) else value
+        for name, value in settings
+    }
 
 
 def test_processes_of_one_kernel_share_the_host_id() -> None:
