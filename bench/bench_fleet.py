@@ -27,6 +27,7 @@ from rorqual_engine.huge_pages import move_to_huge_pages  # noqa: E402
 from rorqual_engine.models import load_model  # noqa: E402
 from rorqual_engine.placement import ComputeThreads  # noqa: E402
 from rorqual_engine.runner import BareEngine, GenerationParams  # noqa: E402
+from rorqual_runtime.span_files import read_spans  # noqa: E402
 from transformers import AutoTokenizer  # noqa: E402
 
 from bench.http_load import Endpoint, LoadResult, chat_body, run_load  # noqa: E402
@@ -42,6 +43,9 @@ PROMPT_WORDS = 48
 BATCH = 32
 NEW_TOKENS = 128
 ADDED_TTFT_GOAL_MS, ADDED_TOKEN_GOAL_MS = 8.0, 2.0
+MOST_IDLE = 0.03
+SPANS_WRITTEN_S = 3.0
+"""They are written about once a second."""
 OVER_TRANSFORMERS_GOAL, OVER_VLLM_GOAL = 1.0, 0.8
 
 
@@ -74,6 +78,22 @@ def bench_latency(client: Client) -> None:
         emit(f"fleet_ttft_p50_c{concurrency}", result.ttft_p50_s * 1e3, "ms")
         emit(f"fleet_tpot_p50_c{concurrency}", result.tpot_p50_s * 1e3, "ms")
         emit(f"fleet_output_c{concurrency}", result.output_tokens_per_s, "tokens/s")
+
+
+def bench_idle(client: Client, home: Path) -> bool:
+    """At 32 streams, by their spans: the share of decode's time between two forwards."""
+    began_unix_s = time.time()
+    client.load(client.prompts(BATCH), concurrency=BATCH, max_tokens=NEW_TOKENS)
+    time.sleep(SPANS_WRITTEN_S)
+    spans = [
+        span.attributes
+        for span in read_spans(home / "traces", '"decode.generate"')
+        if span.start_unix_ns / 1e9 >= began_unix_s
+    ]
+    between_s = sum(span["rorqual.between_forwards_s"] for span in spans)
+    forward_s = sum(span["rorqual.forward_s"] for span in spans)
+    idle = between_s / (between_s + forward_s)
+    return emit("fleet_decode_idle_c32", idle, "share", goal=MOST_IDLE, passes=at_most)
 
 
 def bench_overhead(client: Client, model_dir: Path, rounds: int) -> list[bool]:
@@ -187,6 +207,7 @@ def main() -> int:
         client = Client(fleet.base_url)
         client.load(client.prompts(4), concurrency=2, max_tokens=16)
         bench_latency(client)
+        met.append(bench_idle(client, fleet.home))
         met += bench_overhead(client, model_dir, rounds=15)
         if not options.skip_peers:
             met += bench_throughput(client, model_dir, options.rounds)

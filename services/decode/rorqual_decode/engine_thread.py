@@ -22,6 +22,7 @@ from rorqual_policy.compute_threads import first_step_pause_s, should_spread_thr
 from rorqual_runtime.errors import Internal
 
 from rorqual_decode.block_writer import BlockTraits, BlockWriter
+from rorqual_decode.forward_clock import ForwardClock
 from rorqual_decode.generation import Emission, FinishReason
 from rorqual_decode.growth import PageGrowth
 from rorqual_decode.running import CompletedBlock, Running, WindowToKeep
@@ -87,6 +88,7 @@ class DecodeEngine:
         self._thread = threading.Thread(target=self._run, name="decode-engine", daemon=True)
         self._beside = ThreadPoolExecutor(1, thread_name_prefix="decode-beside")
         self._committed = Committed()
+        self.clock = ForwardClock()
         self.step_s = 0.0
         self.num_steps = 0
 
@@ -145,6 +147,7 @@ class DecodeEngine:
                     elif self._running:
                         self._wait_for_pages()
                     if not self._running:
+                        self.clock.rest()
                         self._tell_now()
             finally:
                 self._beside.shutdown()
@@ -212,9 +215,11 @@ class DecodeEngine:
         self._speculation.guess(sequences)
         planned = Planned.of(sequences)
         draws: Future[Draws] = self._beside.submit(planned.prepare, self._model.vocab_size)
+        self.clock.begin()
         try:
             logits = self._model.forward([s.chunk for s in sequences], self._cache)
         finally:
+            self.clock.end()
             draws.exception()  # the sequences are this thread's again
         draw_tokens(logits, planned.walks, draws.result())
         if self.step_times is not None:

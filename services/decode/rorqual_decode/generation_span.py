@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from opentelemetry.trace import Span, Status, StatusCode, Tracer
 
+from rorqual_decode.forward_clock import ForwardTimes
 from rorqual_decode.generation import FinishReason, GenerationSpec, OutputStream
 
 _FINISH_NAMES = {
@@ -17,7 +20,11 @@ _FINISH_NAMES = {
 class GenerationSpan:
     """`decode.generate`, from the offer to the last token, under the handover's trace."""
 
-    def __init__(self, tracer: Tracer, spec: GenerationSpec) -> None:
+    def __init__(
+        self, tracer: Tracer, spec: GenerationSpec, read_times: Callable[[], ForwardTimes]
+    ) -> None:
+        """read_times: of the engine that runs it."""
+        self._read_times, self._times_before = read_times, read_times()
         self._span: Span = tracer.start_span("decode.generate")
         self._span.set_attributes(
             {
@@ -44,6 +51,9 @@ class GenerationSpan:
             attributes["rorqual.time_to_first_token_s"] = (
                 stream.first_token_unix_s - spec.submitted_unix_s
             )
+        times = self._read_times().since(self._times_before)
+        attributes["rorqual.forward_s"] = times.forward_s
+        attributes["rorqual.between_forwards_s"] = times.between_s
         if stream.guesses.num_rounds:
             attributes["rorqual.guessed_tokens"] = stream.guesses.num_guessed
             attributes["rorqual.taken_guesses"] = stream.guesses.num_taken

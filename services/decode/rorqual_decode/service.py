@@ -183,8 +183,8 @@ class DecodeService:
         return is_waiting or any(entry.paused for entry in self._entries.values())
 
     def _open(self, offer: convert.HandoverOffer) -> Entry:
-        stream, span = OutputStream(offer.spec), GenerationSpan(self._tracer, offer.spec)
-        entry = Entry(stream, span, convert.origin_of(offer))
+        span = GenerationSpan(self._tracer, offer.spec, lambda: self._engine.clock.times)
+        entry = Entry(OutputStream(offer.spec), span, convert.origin_of(offer))
         self._entries[entry.key.choice] = entry
         self._num_active += 1
         self._all_ended.clear()
