@@ -94,6 +94,7 @@ class DecodeEngine:
 
     def start(self) -> None:
         """Begin to step."""
+        self._beside.submit(int).result()  # its thread exists: the engine's would hand on its CPU
         self._thread.start()
 
     @property
