@@ -1,8 +1,7 @@
-"""Threads, memory and devices, settled before torch starts its pools."""
+"""Threads and devices, settled before torch starts its pools."""
 
 from __future__ import annotations
 
-import ctypes
 import os
 import sys
 from typing import TYPE_CHECKING
@@ -10,13 +9,9 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import torch
 
-_MALLOPT = {"arena_max": (-8, 1), "mmap_threshold": (-3, 1 << 25), "trim_threshold": (-1, 1 << 30)}
-"""glibc's numbers of what `keep_freed_memory` sets, and the values."""
-
 
 def configure_threads(num_threads: int | None = None) -> int:
-    """Fixes the number of compute threads of this process, how they wait, and that freed memory is
-    kept; returns the number.
+    """Fixes the number of compute threads of this process and how they wait; returns it.
 
     Call it first thing in __main__, before anything imports torch: OpenMP reads these variables
     once. Values that the environment already holds win, so an operator can still override them.
@@ -27,26 +22,11 @@ def configure_threads(num_threads: int | None = None) -> int:
     wanted = num_threads or available_cpus()
     os.environ.setdefault("OMP_NUM_THREADS", str(wanted))
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-    keep_freed_memory()
     if "torch" in sys.modules:
         import torch
 
         torch.set_num_threads(wanted)
     return int(os.environ["OMP_NUM_THREADS"])
-
-
-def keep_freed_memory() -> None:
-    """What a step frees stays with this process for the next one; nothing where malloc is not
-    glibc's.
-
-    By default large blocks go back to the kernel, and getting them again takes a page fault for
-    every 4 KiB. Source: measured on a virtual machine with busy neighbours, 15 to 20 us a fault: up
-    to 12 ms for the logits of 16 rows of 49,152 tokens.
-    """
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
-    if mallopt is not None:
-        for option, value in _MALLOPT.values():
-            mallopt(option, value)
 
 
 def available_cpus() -> int:
