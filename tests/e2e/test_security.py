@@ -115,10 +115,9 @@ def test_bytes_that_are_no_http_are_answered_without_a_name(shared_fleet: Runnin
 
 
 def exchange(port: int, said: bytes) -> bytes:
-    """What a port of this machine answers to these bytes."""
+    """What a port of this machine answers to these bytes until it closes the connection."""
     with socket.create_connection(("127.0.0.1", port), WAIT_S) as connection:
         connection.sendall(said)
-        connection.shutdown(socket.SHUT_WR)
         told = b""
         try:
             while more := connection.recv(65_536):
@@ -139,8 +138,8 @@ def test_every_port_that_listens_is_known_and_asks_who_comes(shared_fleet: Runni
     told = exchange(nats, b"CONNECT " + hello + b"\r\nSUB > 1\r\nPING\r\n")
     assert b"Authorization Violation" in told
     assert b"PONG" not in told
-    assert exchange(redis, b"PING\r\n").startswith(b"-NOAUTH")
-    assert exchange(redis, b"GET rorqual:v2:marker\r\n").startswith(b"-NOAUTH")
+    assert exchange(redis, b"PING\r\nQUIT\r\n").startswith(b"-NOAUTH")
+    assert exchange(redis, b"GET rorqual:v2:marker\r\nQUIT\r\n").startswith(b"-NOAUTH")
 
     for name in pids.keys() - SERVERS:
         kinds = sorted(kind_of(port) for _, port in ports[name])
