@@ -3,7 +3,6 @@ nothing that somebody has been promised."""
 
 from __future__ import annotations
 
-import heapq
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -69,14 +68,13 @@ class ValueEviction:
     ) -> list[int]:
         """Indices of all expired blocks, then of the least valuable ones until num_wanted are
         named; held ones never. Of equal ones the deeper goes, then the one named first."""
-        ranks = [
-            (self.block_value(block, now_unix_s), -block.depth, index)
+        ranks = sorted(
+            (value, -block.depth, index)
             for index, block in enumerate(blocks)
-        ]
-        expired = [index for value, _, index in ranks if value == 0.0]
-        rest = (rank for rank in ranks if 0.0 < rank[0] < math.inf)
-        num_more = max(0, num_wanted - len(expired))
-        return expired + [index for _, _, index in heapq.nsmallest(num_more, rest)]
+            if (value := self.block_value(block, now_unix_s)) < math.inf
+        )
+        num_expired = next((n for n, rank in enumerate(ranks) if rank[0] > 0.0), len(ranks))
+        return [index for _, _, index in ranks[: max(num_wanted, num_expired)]]
 
     def rank_segments(
         self, segments: Sequence[Sequence[StoredBlock]], *, now_unix_s: float

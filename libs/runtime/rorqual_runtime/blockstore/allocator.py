@@ -314,11 +314,11 @@ class SlotAllocator:
         blocks = sample_of(owned.segment, SURVEY_SLOTS, self._dice).blocks
         wanted = max(1, len(blocks) // _EVICTED_SHARE)
         order = self._policy.choose_victims(blocks, now_unix_s=now_unix_s, num_wanted=wanted)
-        for slot in (blocks[index].slot for index in order):
-            self._evict(owned, slot, now_unix_s)
+        slots = [blocks[index].slot for index in order]
+        for slot, entry in zip(slots, owned.segment.entries(slots), strict=True):
+            self._evict(owned, slot, entry, now_unix_s)
 
-    def _evict(self, owned: _Owned, slot: int, now_unix_s: float) -> None:
-        entry = owned.segment.entry(slot)
+    def _evict(self, owned: _Owned, slot: int, entry: Entry | None, now_unix_s: float) -> None:
         if entry is None:
             if owned.segment.scrap(slot):
                 owned.free.append((slot, 0))
