@@ -3,16 +3,15 @@
 Turn by turn, in one run. fio's figure is its best engine (system calls from four threads, libaio
 with 16 requests in flight, io_uring with 16 or 64), past the page cache, within a file as large as
 the store. The store reads batches of random blocks, verified, and writes new blocks while full, so
-that every write has evicted another block; its memory is page-aligned, as fio's and the engine's
-pages are. A turn gives a rate; a figure is the median of its turns. On a busy machine the ratio
-also says how the processor was shared out: fio takes hardly any of it, the store what the cpu
-figures say."""
+that every write has evicted another block. Its memory is prefill's kind: aligned, in huge pages
+where there are some. A turn gives a rate; a figure is the median of its turns. On a busy machine
+the ratio also says how the processor was shared out: fio takes hardly any of it, the store what the
+cpu figures say."""
 
 from __future__ import annotations
 
 import argparse
 import json
-import mmap
 import os
 import random
 import shutil
@@ -28,6 +27,7 @@ from typing import NamedTuple
 import numpy as np
 from rorqual_policy import ValueEviction
 from rorqual_runtime.blockstore import BlockStore
+from rorqual_runtime.blockstore.slot_io import page_memory
 
 from bench.report import emit
 
@@ -62,9 +62,9 @@ def fio_bytes_per_s(directory: Path, access: str, engine: str) -> float:
 
 
 def page_aligned() -> np.ndarray:
-    """Memory of a batch."""
+    """Memory of a batch, as host memory of prefill has it."""
     shape = BATCH_BLOCKS, BLOCK_BYTES
-    return np.frombuffer(mmap.mmap(-1, shape[0] * shape[1]), np.uint8).reshape(shape)
+    return np.frombuffer(page_memory(shape[0] * shape[1]), np.uint8).reshape(shape)
 
 
 class StoreUnderTest:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import mmap
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -11,6 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
+from rorqual_runtime.blockstore.slot_io import page_memory
 
 MIN_HOST_BLOCKS = 8
 """Fewer could not be shared between prompts that wait for pages and prompts that have them."""
@@ -120,4 +120,4 @@ def _reserve(num_bytes: int, is_page_locked: bool) -> np.ndarray:
     if is_page_locked:
         array: np.ndarray = torch.empty(num_bytes, dtype=torch.uint8, pin_memory=True).numpy()
         return array
-    return np.frombuffer(mmap.mmap(-1, num_bytes), np.uint8)
+    return np.frombuffer(page_memory(num_bytes), np.uint8)

@@ -6,6 +6,7 @@ copy them once more. It moves page-aligned memory itself; what is not goes throu
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import mmap
 from collections.abc import Generator, Iterator
@@ -98,9 +99,19 @@ class AlignedMemory:
     """A run of zeroed pages of our own."""
 
     def __init__(self, num_bytes: int) -> None:
-        pages = mmap.mmap(-1, pages_of(num_bytes))
-        self.view = memoryview(pages)
+        self.view = memoryview(page_memory(pages_of(num_bytes)))
         self.address = address_of(self.view)
+
+
+def page_memory(num_bytes: int) -> mmap.mmap:
+    """Zeroed memory that begins a page, in huge pages where there are some to be had: a disk moves
+    such memory in few large pieces. Source: reads of 112 KiB blocks on a virtual disk, 54 us each
+    into small pages and 22 us into huge ones."""
+    memory = mmap.mmap(-1, num_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    if (advice := getattr(mmap, "MADV_HUGEPAGE", None)) is not None:
+        with contextlib.suppress(OSError):  # a kernel without
+            memory.madvise(advice)
+    return memory
 
 
 def pages_of(num_bytes: int) -> int:
