@@ -48,8 +48,9 @@ def fixed_budget(cost: StepCost = STUDY_COST) -> PrefillPolicy:
 
 
 def in_order(cost: StepCost = STUDY_COST) -> PrefillPolicy:
-    """Ours, in order of arrival."""
-    return replace(rorqual(cost), name="fifo", buckets=BucketMode.POOLED, order=FIRST_COME)
+    """Ours, in order of arrival alone."""
+    fifo = replace(rorqual(cost), name="fifo", buckets=BucketMode.POOLED, order=FIRST_COME)
+    return replace(fifo, shared_part=0.0)
 
 
 def pooled(cost: StepCost = STUDY_COST) -> PrefillPolicy:

@@ -15,6 +15,7 @@ from rorqual_policy.prefill_order import (
     PrefillOrder,
     choose_least,
     choose_pull_queue,
+    fits_beside,
     has_spare_compute,
     prefill_key_s,
 )
@@ -103,19 +104,26 @@ class PullChoice:
 def choose_pull(
     heads: Sequence[LineHead], pullers: Sequence[Puller], fair: FairShare, params: LineParams
 ) -> PullChoice:
-    """The next prompt that an instance takes: the least loaded one with room for any comes first.
+    """The next prompt that an instance takes: the least loaded one with room for any has first
+    choice; another one takes it instead that has room too and finishes it sooner.
 
     An instance has room for any prompt while its pulled work does not fill its next step, else for
-    one that the shared part of that step finishes beside the longest it has.
+    one that it had better do beside the longest it has.
     """
     if not heads:
         return PullChoice(None, None, FairShare(), "nothing waits")
+    after_s = {
+        head.job_id: min((_after_s(p, head) for p in pullers), default=0.0) for head in heads
+    }
     left = list(pullers)
     while left:
         puller = left.pop(choose_least([_load(p, heads) for p in left]))
-        fitting = [head for head in heads if _has_room(puller, head, params)]
+        fitting = [head for head in heads if _has_room(puller, head, after_s, params)]
         if head := _choose_head(fitting, puller, params):
-            return _by_turn(heads, fitting, puller, fair, params, head)
+            head, fair, reason = _by_turn(heads, fitting, puller, fair, params, head)
+            roomy = [p for p in (puller, *left) if _has_room(p, head, after_s, params)]
+            taker = roomy[choose_least([_done_s(p, head, params) for p in roomy])]
+            return PullChoice(taker.instance_id, head.job_id, fair, reason)
     return PullChoice(None, None, fair, f"{len(pullers)} instances have no room for what waits")
 
 
@@ -124,13 +132,32 @@ def _load(puller: Puller, heads: Sequence[LineHead]) -> float:
     return puller.running_s + puller.pending_s + min(head.work_s for head in heads) / puller.speed
 
 
-def _has_room(puller: Puller, head: LineHead, params: LineParams) -> bool:
+def _after_s(puller: Puller, head: LineHead) -> float:
+    """When the instance would be done with the prompt after all it has."""
+    return puller.running_s + puller.pending_s + head.work_s / puller.speed
+
+
+def _done_s(puller: Puller, head: LineHead, params: LineParams) -> float:
+    """When the instance would be done with the prompt: short work goes before its longest."""
+    after_s = _after_s(puller, head)
+    return after_s - puller.longest_s if params.shared_part > 0 else after_s
+
+
+def _has_room(
+    puller: Puller, head: LineHead, after_s: Mapping[str, float], params: LineParams
+) -> bool:
     if head.bucket not in _open_buckets(puller, params):
         return False
     if has_spare_compute(puller.pending_s, params.budget_s, puller.a0_s):
         return True
-    shared_s = params.shared_part * (params.budget_s - puller.a0_s)
-    return puller.pending_s - puller.longest_s + head.work_s / puller.speed <= shared_s
+    return fits_beside(
+        puller.pending_s - puller.longest_s,
+        puller.longest_s,
+        head.work_s / puller.speed,
+        params.budget_s - puller.a0_s,
+        params.shared_part,
+        after_s[head.job_id] - puller.running_s,
+    )
 
 
 def _open_buckets(puller: Puller, params: LineParams) -> set[int]:
@@ -171,13 +198,13 @@ def _by_turn(
     fair: FairShare,
     params: LineParams,
     chosen: LineHead,
-) -> PullChoice:
+) -> tuple[LineHead, FairShare, str]:
     """Between tenants whose turn it is decides; a tenant alone just goes on."""
     firsts = {head.tenant: head for head in heads}
     own = {t: _choose_head([h for h in fitting if h.tenant == t], puller, params) for t in firsts}
     firsts |= {tenant: head for tenant, head in own.items() if head}
     if len(firsts) == 1:
-        return PullChoice(puller.instance_id, chosen.job_id, FairShare(), "first in order")
+        return chosen, FairShare(), "first in order"
     decision = choose_tenant(
         fair,
         [(tenant, head.work_s) for tenant, head in firsts.items()],
@@ -186,9 +213,8 @@ def _by_turn(
         passed_over=[tenant for tenant, head in own.items() if head is None],
     )
     assert decision.tenant is not None
-    job_id = firsts[decision.tenant].job_id
     reason = f"turn of {decision.tenant!r} among {len(firsts)} tenants"
-    return PullChoice(puller.instance_id, job_id, decision.state, reason)
+    return firsts[decision.tenant], decision.state, reason
 
 
 def is_hopeless(prompt: WaitingPrompt, now_s: float) -> bool:

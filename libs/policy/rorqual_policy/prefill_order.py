@@ -77,3 +77,26 @@ def has_spare_compute(pending_s: float, budget_s: float, a0_s: float) -> bool:
     One without any takes some also where a0 alone is longer than the budget.
     """
     return pending_s <= 0.0 or pending_s < budget_s - a0_s
+
+
+AHEAD_S = 1.0
+"""Of shared parts so much is given away ahead, not more."""
+
+
+def fits_beside(
+    others_s: float,
+    longest_s: float,
+    work_s: float,
+    room_s: float,
+    shared_part: float,
+    after_s: float,
+) -> bool:
+    """Whether a rank without spare compute had better do work_s beside its longest prompt.
+
+    The shared part of its steps has to finish it with the next step or, if the long prompt takes
+    longer, within about a second; and sooner than waiting does by more than the long prompt loses.
+    others_s: what the rank has beside the longest. room_s: of a step, less a0. after_s: from the
+    rank's next step until whoever is free first would be done with work_s.
+    """
+    ahead_s = max(room_s, min(longest_s, AHEAD_S))
+    return others_s + work_s <= shared_part * ahead_s and others_s + 2.0 * work_s <= after_s

@@ -121,6 +121,7 @@ def _params(
         order=PrefillOrder(float(policy.order.beta), float(policy.order.max_wait_s)),
         is_strict=policy.buckets is BucketMode.STRICT,
         own_lead_s=float(policy.own_lead_s),
+        shared_part=0.0 if chunk_tokens else float(policy.shared_part),
         chunk_tokens=chunk_tokens,
         placement=push.placement if push else state.PULL,
         cache_s=float(push.cache_s) if push else 0.0,
@@ -164,6 +165,8 @@ def _queues(own: NDArray[np.int64], fleet: PrefillFleet) -> state.Queues:
         work_s=np.zeros(NUM_BUCKETS),
         num_ranks=np.maximum(1, np.bincount(own, minlength=NUM_BUCKETS) * fleet.ranks_per_group),
         num_pulled=np.zeros(1, np.int64),
+        fitting_key_s=np.full(NUM_BUCKETS, np.inf),
+        fitting_rank=np.full(NUM_BUCKETS, -1, np.int64),
     )
 
 

@@ -10,6 +10,7 @@ import numpy as np
 from rorqual_policy.prefill_order import (
     choose_least,
     choose_pull_queue,
+    fits_beside,
     has_spare_compute,
     prefill_key_s,
 )
@@ -139,7 +140,7 @@ def begin_step(
     budget_s = group_budget_s(params, group, jobs, queues, ranks, groups)
     waits = True
     if params.placement == PULL:
-        waits = pull_for_group(params, group, budget_s, jobs, queues, ranks, groups)
+        waits = pull_for_group(params, group, now_s, budget_s, jobs, queues, ranks, groups)
     longest_s, total_s, least_s, num_done = 0.0, 0.0, np.inf, 0
     for rank in range(first, last):
         work_s, num_done = fill_rank(params, rank, budget_s, jobs, ranks, stats, num_done)
@@ -195,6 +196,7 @@ def group_budget_s(
 def pull_for_group(
     params: LoopParams,
     group: int,
+    now_s: float,
     budget_s: float,
     jobs: Jobs,
     queues: Queues,
@@ -218,12 +220,92 @@ def pull_for_group(
             rank = first + choose_least(ranks.pending_s[first:last])
             has_room = has_spare_compute(ranks.pending_s[rank], budget_s, params.cost.a0_s)
         if not has_room:
+            if params.shared_part > 0:
+                pull_beside(params, group, now_s, budget_s, jobs, queues, ranks, groups)
             return True
-        job = dequeue(queue, jobs, queues)
-        jobs.left_s[job] = chunk_cost_s(
-            params.cost, jobs.remaining_tokens[job], jobs.context_tokens[job]
+        pull(params, queue, rank, jobs, queues, ranks)
+
+
+@compiled
+def pull_beside(
+    params: LoopParams,
+    group: int,
+    now_s: float,
+    budget_s: float,
+    jobs: Jobs,
+    queues: Queues,
+    ranks: Ranks,
+    groups: Groups,
+) -> None:
+    """Ranks that have no spare compute take what they had better do beside their long prompt."""
+    room_s = budget_s - params.cost.a0_s
+    free_s = first_free_s(params, group, now_s, ranks, groups)
+    while True:
+        for queue in range(len(queues.head_key_s)):
+            rank = rank_beside(params, group, room_s, free_s, queue, jobs, queues, ranks)
+            queues.fitting_rank[queue] = rank
+            queues.fitting_key_s[queue] = queues.head_key_s[queue] if rank >= 0 else np.inf
+        queue = choose_pull_queue(
+            queues.fitting_key_s, groups.own_queue[group], params.is_strict, params.own_lead_s
         )
-        give(rank, job, jobs, ranks)
+        if queue < 0:
+            return
+        pull(params, queue, queues.fitting_rank[queue], jobs, queues, ranks)
+
+
+@compiled
+def first_free_s(
+    params: LoopParams, group: int, now_s: float, ranks: Ranks, groups: Groups
+) -> float:
+    """Seconds until the first rank has done all it has; the group's own begin a step now."""
+    first_s = np.inf
+    for rank in range(params.num_groups * params.ranks_per_group):
+        of_group = rank // params.ranks_per_group
+        begin_s = 0.0
+        if of_group != group and groups.end_s[of_group] < np.inf:
+            begin_s = groups.end_s[of_group] - now_s
+        first_s = min(first_s, begin_s + ranks.pending_s[rank])
+    return first_s
+
+
+@compiled
+def rank_beside(
+    params: LoopParams,
+    group: int,
+    room_s: float,
+    free_s: float,
+    queue: int,
+    jobs: Jobs,
+    queues: Queues,
+    ranks: Ranks,
+) -> int:
+    """The rank of the group that would finish the first prompt of the queue first; -1 if none."""
+    if queues.head_key_s[queue] == np.inf:
+        return -1
+    work_s = jobs.estimate_s[queues.root[queue]]
+    best, least_s = -1, np.inf
+    first = group * params.ranks_per_group
+    for rank in range(first, first + params.ranks_per_group):
+        longest_s = jobs.left_s[ranks.current[rank]] if ranks.current[rank] >= 0 else 0.0
+        others_s = ranks.pending_s[rank] - longest_s
+        if others_s < least_s and fits_beside(
+            others_s, longest_s, work_s, room_s, params.shared_part, free_s + work_s
+        ):
+            best, least_s = rank, others_s
+    return best
+
+
+@compiled
+def pull(
+    params: LoopParams, queue: int, rank: int, jobs: Jobs, queues: Queues, ranks: Ranks
+) -> None:
+    job = dequeue(queue, jobs, queues)
+    jobs.left_s[job] = chunk_cost_s(
+        params.cost, jobs.remaining_tokens[job], jobs.context_tokens[job]
+    )
+    if params.shared_part > 0:
+        jobs.key_s[job] = jobs.left_s[job]
+    give(rank, job, jobs, ranks)
 
 
 @compiled
@@ -252,49 +334,73 @@ def fill_rank(
     stats: Stats,
     num_done: int,
 ) -> tuple[float, int]:
-    """Plan this rank's chunks: the job that has begun first, then the others in order. Its work in
-    seconds, and how many jobs the step ends so far."""
+    """Plan this rank's chunks: jobs that are shorter than what is left of the one that has begun,
+    of the shared part if it is the more urgent, then that one, then the others in order. Its work
+    in seconds, and how many jobs the step ends so far."""
     room_s = budget_s - params.cost.a0_s
-    room_tokens = params.chunk_tokens
-    work_s, charged_s, tokens, ended, ended_tokens = 0.0, 0.0, 0, 0, 0
-    while True:
-        job = ranks.current[rank]
-        if job < 0:
-            job = ranks.root[rank]
-            if job < 0:
-                break
-        if params.chunk_tokens > 0:
-            num_tokens = min(jobs.remaining_tokens[job], room_tokens - tokens)
-        else:
-            num_tokens = solve_chunk_tokens(
-                params.cost,
-                jobs.remaining_tokens[job],
-                jobs.context_tokens[job],
-                room_s - work_s,
-            )
-        if num_tokens == 0:
+    work_s = 0.0
+    ranks.step_tokens[rank] = ranks.step_done[rank] = ranks.step_done_tokens[rank] = 0
+    while params.shared_part > 0 and ranks.current[rank] >= 0 and ranks.root[rank] >= 0:
+        job = ranks.root[rank]
+        if jobs.left_s[job] >= jobs.left_s[ranks.current[rank]]:
             break
-        if ranks.current[rank] < 0:
-            ranks.root[rank] = pop(job, jobs.key_s, jobs.left, jobs.right)
-        chunk_s = chunk_cost_s(params.cost, num_tokens, jobs.context_tokens[job])
+        part_s = share_of(params, job, ranks.current[rank], jobs) * room_s
+        chunk_s = advance(params, rank, job, part_s - work_s, jobs, ranks)
         work_s += chunk_s
-        tokens += num_tokens
-        jobs.remaining_tokens[job] -= num_tokens
-        jobs.context_tokens[job] += num_tokens
-        if jobs.remaining_tokens[job] > 0:
-            ranks.current[rank] = job
-            part_s = min(chunk_s, jobs.left_s[job])
-            jobs.left_s[job] -= part_s
-            charged_s += part_s
+        if chunk_s == 0.0 or jobs.remaining_tokens[job] > 0:
             break
-        ranks.current[rank] = -1
-        charged_s += jobs.left_s[job]
+        ranks.root[rank] = pop(job, jobs.key_s, jobs.left, jobs.right)
         stats.done[num_done] = job
         num_done += 1
-        ended += 1
-        ended_tokens += jobs.input_tokens[job]
-    ranks.pending_s[rank] = max(0.0, ranks.pending_s[rank] - charged_s)
-    ranks.step_tokens[rank] = tokens
-    ranks.step_done[rank] = ended
-    ranks.step_done_tokens[rank] = ended_tokens
+    while ranks.current[rank] >= 0 or ranks.root[rank] >= 0:
+        is_new = ranks.current[rank] < 0
+        job = ranks.root[rank] if is_new else ranks.current[rank]
+        chunk_s = advance(params, rank, job, room_s - work_s, jobs, ranks)
+        work_s += chunk_s
+        if chunk_s == 0.0:
+            break
+        if is_new:
+            ranks.root[rank] = pop(job, jobs.key_s, jobs.left, jobs.right)
+        ranks.current[rank] = job
+        if jobs.remaining_tokens[job] > 0:
+            break
+        ranks.current[rank] = -1
+        stats.done[num_done] = job
+        num_done += 1
     return work_s, num_done
+
+
+@compiled
+def share_of(params: LoopParams, job: int, begun: int, jobs: Jobs) -> float:
+    """Part of a step that a job may have before a longer one that has begun."""
+    own_s = prefill_key_s(jobs.arrival_s[job], jobs.left_s[job], params.order)
+    begun_s = prefill_key_s(jobs.arrival_s[begun], jobs.left_s[begun], params.order)
+    return 1.0 if own_s < begun_s else params.shared_part
+
+
+@compiled
+def advance(
+    params: LoopParams, rank: int, job: int, spare_s: float, jobs: Jobs, ranks: Ranks
+) -> float:
+    """Give a job of a rank as much of the step as fits; its seconds, 0.0 if not a token does."""
+    if params.chunk_tokens > 0:
+        spare_tokens = params.chunk_tokens - ranks.step_tokens[rank]
+        num_tokens = min(jobs.remaining_tokens[job], spare_tokens)
+    else:
+        num_tokens = solve_chunk_tokens(
+            params.cost, jobs.remaining_tokens[job], jobs.context_tokens[job], spare_s
+        )
+    if num_tokens == 0:
+        return 0.0
+    chunk_s = chunk_cost_s(params.cost, num_tokens, jobs.context_tokens[job])
+    jobs.remaining_tokens[job] -= num_tokens
+    jobs.context_tokens[job] += num_tokens
+    ranks.step_tokens[rank] += num_tokens
+    part_s = min(chunk_s, jobs.left_s[job])
+    if jobs.remaining_tokens[job] == 0:
+        part_s = jobs.left_s[job]
+        ranks.step_done[rank] += 1
+        ranks.step_done_tokens[rank] += jobs.input_tokens[job]
+    jobs.left_s[job] -= part_s
+    ranks.pending_s[rank] = max(0.0, ranks.pending_s[rank] - part_s)
+    return chunk_s

@@ -24,6 +24,7 @@ class LoopParams(NamedTuple):
     order: PrefillOrder
     is_strict: bool
     own_lead_s: float
+    shared_part: float
     chunk_tokens: int
     """Tokens a step of a rank; 0 = as many as the cost model fits into the budget."""
     placement: int
@@ -63,12 +64,18 @@ class Queues(NamedTuple):
     """Ranks that serve this queue, while strict."""
     num_pulled: NDArray[np.int64]
     """[1] jobs pulled so far."""
+    fitting_key_s: NDArray[np.float64]
+    """Scratch: head_key_s of those that a rank may take beside its long prompt."""
+    fitting_rank: NDArray[np.int64]
+    """Scratch: that rank."""
 
 
 class Ranks(NamedTuple):
     """One entry a rank; rank r is in group r // ranks_per_group."""
 
     root: NDArray[np.int64]
+    """What it has pulled and not begun: the shortest first where steps are shared, else the first
+    pulled."""
     current: NDArray[np.int64]
     """The job that has begun and is not done; NONE."""
     pending_s: NDArray[np.float64]

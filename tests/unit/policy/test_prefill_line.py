@@ -115,14 +115,27 @@ def test_priority_is_worth_some_seconds_of_queueing():
     assert pull_all(line_of(prompt("usual"), later), params())[0] == "usual"
 
 
-def test_a_busy_instance_takes_only_what_its_next_step_finishes_beside_its_long_prompt():
-    short, long = prompt("short", 0.1), prompt("long", 1.0)
-    assert choose_pull(line_of(short).heads(), [BUSY], FairShare(), params()).job_id == "short"
-    assert choose_pull(line_of(long).heads(), [BUSY], FairShare(), params()).job_id is None
-    crowded = replace(BUSY, pending_s=3.1)
-    assert choose_pull(line_of(short).heads(), [crowded], FairShare(), params()).job_id is None
-    published = params(PREFILL_POLICIES["deepseek"](STUDY_COST))
-    assert choose_pull(line_of(short).heads(), [BUSY], FairShare(), published).job_id is None
+def test_a_busy_instance_takes_short_work_alone_and_only_if_it_gains_more_than_the_long_loses():
+    def taken(work_s, *busy, given=None):
+        heads = line_of(prompt("one", work_s)).heads()
+        return choose_pull(heads, busy, FairShare(), given or params()).instance_id
+
+    assert taken(0.5, BUSY) == "p1"
+    assert taken(0.6, BUSY) is None  # more than the shared part of a second
+    assert taken(0.4, replace(BUSY, pending_s=3.2)) is None  # there are others already
+    soon = replace(BUSY, instance_id="soon", pending_s=0.4, longest_s=0.4)
+    assert taken(0.45, BUSY, soon) is None  # done in 0.85 s there
+    assert taken(0.35, BUSY, soon) == "p1"
+    assert taken(0.1, BUSY, given=params(PREFILL_POLICIES["deepseek"](STUDY_COST))) is None
+
+
+def test_short_work_goes_beside_a_long_prompt_rather_than_to_a_slow_instance():
+    heads = line_of(prompt("short", 0.2), prompt("long", 3.0, arrival_s=-20.0)).heads()
+    slow = replace(IDLE, instance_id="slow", speed=1 / 4)
+    choice = choose_pull(heads, [slow, BUSY], FairShare(), params())
+    assert (choice.job_id, choice.instance_id) == ("short", "p1")
+    heads = line_of(prompt("long", 3.0)).heads()
+    assert choose_pull(heads, [slow, BUSY], FairShare(), params()).instance_id == "slow"
 
 
 def test_the_least_loaded_instance_takes_it_and_a_slow_one_counts_as_loaded():

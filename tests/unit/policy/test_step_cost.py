@@ -54,6 +54,15 @@ def test_a_longer_queue_never_means_a_shorter_step(one_s, other_s, num_ranks):
     assert budget.min_s <= short_s <= long_s <= budget.max_s
 
 
+@pytest.mark.parametrize(
+    ("a0_s", "longest_s"), [(0.02, 0.273), (0.008, 0.273), (0.004, 0.14), (0.001, 0.1), (0, 0.1)]
+)
+def test_no_step_is_longer_than_its_a0_is_worth(a0_s, longest_s):
+    budget = adaptive_budget(STUDY_COST._replace(a0_s=a0_s), 0.273)
+    assert budget.max_s == pytest.approx(longest_s)
+    assert 0 < budget.min_s <= budget.max_s
+
+
 def test_a_step_clears_a_ranks_fair_share_of_what_waits():
     budget = StepBudget(0.04, 0.3)
     assert step_budget_s(STUDY_COST, budget, 12.8, 128) == pytest.approx(0.108)

@@ -3,6 +3,7 @@ fails."""
 
 import json
 from dataclasses import replace
+from random import Random
 
 import pytest
 from rorqual_policy.placement import PlacementParams, estimate_step_s
@@ -182,14 +183,47 @@ def test_a_failure_ends(down_s):
         Failure(5.0, Role.DECODE, down_s=down_s)
 
 
+def of_lengths(rng, first_block, num, low, high, at_ms, num_chats):
+    """Prompts of one token's answer that share nothing; lengths log-uniform."""
+    rows = []
+    for number in range(num):
+        tokens = round(low * (high / low) ** rng.random())
+        blocks = [first_block + 100 * number + block for block in range(-(-tokens // 512))]
+        chat = first_block + number % num_chats
+        rows.append(request(at_ms(number), tokens, 1, blocks, session=chat))
+    return rows
+
+
+def short_ttft_p99(tmp_path, rows, **changes):
+    """Of prompts of up to 512 tokens on three engines as quick as one core."""
+    in_order = sorted(rows, key=lambda row: row["timestamp"])
+    trace = read_trace(write_trace(tmp_path / "mix.jsonl", in_order))
+    core = StepCost(5e-3, 5.5e-4, 1e-9, 1e-9)
+    options = {"num_prefill": 3, "ranks_per_group": 1, "cost": core, "is_closed_loop": True}
+    result = run(trace, **options, **changes)
+    waits = [r.first_token_s - r.arrival_s for r in result.requests if r.input_tokens <= 512]
+    return sorted(waits)[-1 - len(waits) // 100]
+
+
+def test_short_prompts_behind_long_ones_wait_at_most_three_times_as_long_as_alone(tmp_path):
+    """Five clients send long prompts one after the other to three engines, so some always wait."""
+    rng = Random(1)
+    shorts = of_lengths(rng, 0, 300, 1, 512, lambda n: 2000 + 200 * n, 300)
+    longs = of_lengths(rng, 10**6, 150, 2048, 6144, lambda n: 10 * (n // 5), 5)
+    alone_s = short_ttft_p99(tmp_path, shorts)
+    assert short_ttft_p99(tmp_path, shorts + longs) <= 3.0 * alone_s
+    assert short_ttft_p99(tmp_path, shorts + longs, policy="deepseek") > 9.0 * alone_s
+
+
 def test_steps_too_short_for_a_token_are_refused(trace):
     with pytest.raises(ValueError, match="compute nothing"):
         run(trace, step_limit_s=STUDY_COST.a0_s)
 
 
-def test_a_step_takes_time():
-    with pytest.raises(ValueError, match="a0_s must be > 0"):
-        replace(OPTIONS, cost=StepCost(0.0, 1e-5, 0.0, 0.0))
+@pytest.mark.parametrize("policy", ["rorqual", "deepseek"])
+def test_a_machine_whose_steps_cost_nothing_by_themselves_answers_all_the_same(trace, policy):
+    result = run(trace, policy=policy, cost=StepCost(0.0, 1e-5, 0.0, 0.0))
+    assert all(r.first_token_s > r.arrival_s for r in result.requests)
 
 
 def test_a_page_that_expired_and_is_computed_again_keeps_a_fresh_window():

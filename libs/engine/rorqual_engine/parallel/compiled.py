@@ -8,44 +8,17 @@ from typing import Any
 
 import numpy as np
 from numba.extending import register_jitable
-from rorqual_policy import expert_dispatch, expert_moves, expert_placement, expert_split
+from rorqual_policy import expert_dispatch, expert_moves, expert_split
+from rorqual_policy.compilable import COMPILABLE
 from rorqual_policy.expert_moves import MoveParams
 
 from rorqual_engine.kernels.compiling import compile_function
-
-_CALLED = (
-    expert_placement.index_hosts,
-    expert_split.fill_split,
-    expert_split.spread_evenly,
-    expert_split.level_expert,
-    expert_split.level_pair,
-    expert_split.water_level,
-    expert_split.max_load,
-    expert_split.round_split,
-    expert_split.choose_replica,
-    expert_dispatch.split_step,
-    expert_dispatch.take_own_parts,
-    expert_dispatch.num_away,
-    expert_moves.unlevelled,
-    expert_moves.unevenness,
-    expert_moves.relative_variance,
-    expert_moves.best_change,
-    expert_moves.gain_of,
-    expert_moves.has_replicas,
-    expert_moves.find_change,
-    expert_moves.find_replica,
-    expert_moves.find_swap,
-    expert_moves.place_of,
-    expert_moves.extreme_cards,
-    expert_moves.apply_change,
-    expert_moves.undo_change,
-)
 
 
 @cache
 def _register() -> None:
     """numba may compile them where a compiled function calls them."""
-    for function in _CALLED:
+    for function in COMPILABLE:
         register_jitable(function)
 
 

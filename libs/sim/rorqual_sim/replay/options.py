@@ -102,8 +102,6 @@ class ReplayOptions:
 
     def __post_init__(self) -> None:
         checked_cost(self.cost)
-        if self.cost.a0_s <= 0:
-            raise ValueError(f"cost.a0_s must be > 0, a step takes time; got {self.cost.a0_s}")
         if self.policy not in POLICIES:
             raise ValueError(f"policy {self.policy!r} is none of {', '.join(POLICIES)}")
         if self.rank_cache_s and self.policy in PREFILL_POLICIES:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from random import Random
 
@@ -13,6 +13,7 @@ from rorqual_policy.prefill_order import (
     FIRST_COME,
     choose_least,
     choose_pull_queue,
+    fits_beside,
     has_spare_compute,
     prefill_key_s,
 )
@@ -208,12 +209,59 @@ class PrefillFleet:
                 heads, group.own_queue, self.is_strict, self.policy.own_lead_s
             )
             rank = choose_least(group.pending_s)
-            if queue < 0 or not has_spare_compute(group.pending_s[rank], budget_s, cost.a0_s):
+            if queue < 0:
                 return
-            _, _, request = heapq.heappop(self._queues[queue])
-            self.queued_s[queue] = max(0.0, self.queued_s[queue] - request.estimate_s)
-            self.num_queued -= 1
-            self._give(group, rank, request, now_s)
+            if not has_spare_compute(group.pending_s[rank], budget_s, cost.a0_s):
+                break
+            self._take(group, queue, rank, now_s)
+        if self.policy.shared_part > 0:
+            self._pull_beside(group, budget_s, now_s)
+
+    def _pull_beside(self, group: Group, budget_s: float, now_s: float) -> None:
+        """Ranks without spare compute take what they had better do beside their long prompt."""
+        room_s = budget_s - self._options.cost.a0_s
+        up = [g for g in self.groups if g.is_up and not g.is_draining]
+        free_s = min(
+            (0.0 if g is group or g.end_s == INF else g.end_s - now_s) + min(g.pending_s)
+            for g in up
+        )
+        while True:
+            ranks = [self._rank_beside(group, queue, room_s, free_s) for queue in self._queues]
+            heads = [
+                queue[0][0] if rank is not None else INF
+                for queue, rank in zip(self._queues, ranks, strict=True)
+            ]
+            queue = choose_pull_queue(
+                heads, group.own_queue, self.is_strict, self.policy.own_lead_s
+            )
+            if queue < 0 or (rank := ranks[queue]) is None:
+                return
+            self._take(group, queue, rank, now_s)
+
+    def _rank_beside(
+        self,
+        group: Group,
+        queue: list[tuple[float, int, Request]],
+        room_s: float,
+        free_s: float,
+    ) -> int | None:
+        """The rank that would finish the first prompt of the queue first; None if there is none."""
+        best, least_s = None, INF
+        for rank in range(group.num_ranks if queue else 0):
+            longest_s = max((r.left_s for r in group.ranks[rank]), default=0.0)
+            others_s, work_s = group.pending_s[rank] - longest_s, queue[0][2].estimate_s
+            part, after_s = self.policy.shared_part, free_s + work_s
+            if others_s < least_s and fits_beside(
+                others_s, longest_s, work_s, room_s, part, after_s
+            ):
+                best, least_s = rank, others_s
+        return best
+
+    def _take(self, group: Group, queue: int, rank: int, now_s: float) -> None:
+        _, _, request = heapq.heappop(self._queues[queue])
+        self.queued_s[queue] = max(0.0, self.queued_s[queue] - request.estimate_s)
+        self.num_queued -= 1
+        self._give(group, rank, request, now_s)
 
     def _give(self, group: Group, rank: int, request: Request, now_s: float) -> None:
         request.left_s = chunk_cost_s(
@@ -234,34 +282,42 @@ class PrefillFleet:
         return group.link_free_s + self._options.fetch_setup_s
 
     def _fill(self, group: Group, rank: int, budget_s: float, now_s: float) -> float:
-        """Plan this rank's chunks over what has been fetched; seconds of work."""
-        cost, work_s, charged_s = self._options.cost, 0.0, 0.0
-        kept: deque[Request] = deque()
-        waiting = group.ranks[rank]
-        while waiting:
-            request = waiting.popleft()
-            spare_s = budget_s - cost.a0_s - work_s
-            tokens = 0
-            if request.ready_s <= now_s:
-                tokens = solve_chunk_tokens(
-                    cost, request.remaining_tokens, request.context_tokens, spare_s
-                )
-            if not tokens:
-                kept.append(request)
-                continue
-            chunk_s = chunk_cost_s(cost, tokens, request.context_tokens)
-            work_s += chunk_s
-            request.remaining_tokens -= tokens
-            request.context_tokens += tokens
+        """Plan this rank's chunks over what has been fetched: those shorter than what is left of
+        the first, of the shared part if it is the more urgent, then the first, then the others in
+        order; seconds of work."""
+        room_s = budget_s - self._options.cost.a0_s
+        ready = [request for request in group.ranks[rank] if request.ready_s <= now_s]
+        work_s = 0.0
+        for request, part in [*self._before_first(ready), *((r, 1.0) for r in ready)]:
             if request.remaining_tokens:
-                part_s = min(chunk_s, request.left_s)
-                request.left_s -= part_s
-                charged_s += part_s
-                kept.append(request)
+                work_s += self._advance(group, rank, request, part * room_s - work_s)
+            if request.remaining_tokens and part == 1.0:
                 break
-            charged_s += request.left_s
-            group.ending.append((rank, request))
-        kept.extend(waiting)
-        group.ranks[rank] = kept
-        group.pending_s[rank] = max(0.0, group.pending_s[rank] - charged_s)
+        group.ranks[rank] = deque(r for r in group.ranks[rank] if r.remaining_tokens)
         return work_s
+
+    def _before_first(self, ready: list[Request]) -> Iterator[tuple[Request, float]]:
+        """Who goes before the first, shortest first, and the part of the step they may have."""
+        if self.policy.shared_part <= 0:
+            return
+        shorter = [request for request in ready if request.left_s < ready[0].left_s]
+        for request in sorted(shorter, key=lambda request: request.left_s):
+            is_urgent = self._urgency(request) < self._urgency(ready[0])
+            yield request, 1.0 if is_urgent else self.policy.shared_part
+
+    def _urgency(self, request: Request) -> float:
+        return prefill_key_s(request.arrival_s, request.left_s, self.policy.order)
+
+    def _advance(self, group: Group, rank: int, request: Request, spare_s: float) -> float:
+        """Give a request of the rank as much of the step as fits; its seconds."""
+        cost = self._options.cost
+        tokens = solve_chunk_tokens(cost, request.remaining_tokens, request.context_tokens, spare_s)
+        chunk_s = chunk_cost_s(cost, tokens, request.context_tokens)
+        request.remaining_tokens -= tokens
+        request.context_tokens += tokens
+        part_s = min(chunk_s, request.left_s) if request.remaining_tokens else request.left_s
+        request.left_s -= part_s
+        group.pending_s[rank] = max(0.0, group.pending_s[rank] - part_s)
+        if not request.remaining_tokens:
+            group.ending.append((rank, request))
+        return chunk_s
