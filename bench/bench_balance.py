@@ -2,8 +2,10 @@
 third by stopping it two thirds of the time. Nobody may be idle while work waits, and short prompts
 behind long ones may take at most three times as long as alone.
 
-Everything runs on this machine: with fewer cores than processes the slow-down by each other is part
-of the figure.
+Everything runs on this machine, so the slow-down by each other is part of the figure. Engines
+compute with one thread each: one that had all cores when alone, and shares them under load, would
+show that sharing and not the balancer. Alone means without long prompts: the slowed process is as
+slow then.
 """
 
 from __future__ import annotations
@@ -41,7 +43,7 @@ NUM_LONG_AT_ONCE = 5
 STOP_S, RUN_S = 0.020, 0.010
 GRACE_S = 0.050
 """From submitting to an instance: router, queue and messages on a busy machine."""
-LOGGED = {"RORQUAL_DECISION_LOG": "1"}
+SETTINGS = {"RORQUAL_DECISION_LOG": "1", "RORQUAL_PREFILL_NUM_THREADS": "1"}
 IDLE_GOAL, TTFT_GOAL = 0.01, 3.0
 
 
@@ -175,15 +177,15 @@ def main() -> int:
     print(f"cpus {os.cpu_count()}, load {os.getloadavg()}", file=sys.stderr)
     with (
         tempfile.TemporaryDirectory(prefix="rorqual-bench-") as home,
-        running_fleet(Path(home), patient=False, prefill=3, env=LOGGED) as fleet,
+        running_fleet(Path(home), patient=False, prefill=3, env=SETTINGS) as fleet,
     ):
         parts = urlsplit(fleet.base_url)
         endpoint = Endpoint(str(parts.hostname), int(parts.port or 0))
         prompts = Prompts(seed=1)
         asyncio.run(alone(endpoint, prompts, 10))  # warm
-        before = asyncio.run(alone(endpoint, prompts, options.shorts))
-        began_unix_s = time.time()
         with slowed(fleet.pids[SLOWED]):
+            before = asyncio.run(alone(endpoint, prompts, options.shorts))
+            began_unix_s = time.time()
             after, num_long = asyncio.run(
                 behind_long(endpoint, prompts, options.shorts, options.gap)
             )
