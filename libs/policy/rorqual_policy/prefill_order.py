@@ -80,7 +80,11 @@ def has_spare_compute(pending_s: float, budget_s: float, a0_s: float) -> bool:
 
 
 AHEAD_S = 1.0
-"""Of shared parts so much is given away ahead, not more."""
+"""Of shared parts so much is given away ahead, not more.
+
+Source: tests/unit/policy/line_fleet.py, three instances, one three times as slow, behind prompts of
+2K to 6K tokens: P99 of short ones 1.4 times that alone; with no more than the next step 6.4 to 7.4
+times, with half a second 3.5 to 5.2."""
 
 
 def fits_beside(

@@ -230,7 +230,7 @@ class FakePrefill:
             buckets=self.buckets,
             open=True,
             pending_s=self.pending_s,
-            longest_s=self.pending_s,
+            longest_s=min(self.pending_s, 1.0),  # so nothing short goes beside it
             cost=prefill_pb2.StepCost(a0_s=0.01, a1_s=0.001),
         )
 
