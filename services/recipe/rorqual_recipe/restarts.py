@@ -7,7 +7,7 @@ from rorqual_policy.runs import run_after_loss
 from rorqual_runtime import subjects
 from rorqual_runtime.errors import Cancelled, ErrorCode, ServingError, Unavailable
 from rorqual_runtime.logs import get_logger
-from rorqual_runtime.payload import get_payload, put_payload
+from rorqual_runtime.payload import free_payload, get_payload, put_payload
 from rorqual_runtime.service import ServiceContext
 
 from rorqual_recipe import convert
@@ -96,6 +96,9 @@ class Restarts:
         tensors = self._ctx.tensors
         data = await get_payload(tensors, prompt, keep=True) + output
         payload = await put_payload(tensors, data, lease_s=TICKET_LEASE_S)
+        if not self._is_wanted(stream, index):
+            free_payload(tensors, payload)
+            raise Cancelled()
         stream.prompts.append(payload)  # kept and freed with the others
         return convert.restarted(source.generations[index], payload, data, len(output), run)
 
