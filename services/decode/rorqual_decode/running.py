@@ -67,6 +67,8 @@ class Running:
     """The next rows to run; valid once the first token is there."""
     has_forced: bool = False
     """The next step's guesses are its grammar's."""
+    num_misspelt: int = 0
+    """Steps one after the other in which no token of forced text was spelt as guessed."""
     is_cancelled: bool = False
     """Set from any thread; the engine lets go at its next step."""
     on_out: Callable[[], None] | None = None
@@ -151,7 +153,9 @@ class Running:
         chunk = self.chunk
         row_ids = [int(token_id) for token_id in chunk.token_ids[: len(token_ids)]]
         self.completed = list(self._completed_by(row_ids))
-        if len(chunk.token_ids) > 1 and not self.has_forced:
+        if self.has_forced:
+            self.num_misspelt = 0 if len(token_ids) > 1 else self.num_misspelt + 1
+        elif len(chunk.token_ids) > 1:
             self.memory.note_verdict(len(chunk.token_ids) - 1, len(token_ids) - 1)
         self.memory.note_tokens(token_ids)
         chunk.start += len(token_ids)

@@ -100,9 +100,12 @@ NO_SPECULATION = Speculation(NoDrafter())
 
 
 def _propose_forced(sequence: Running) -> None:
-    if sequence.grammar is None or sequence.num_left < 2:
+    """Half as many after each step that took none, in the end none: some models spell forced text
+    by other tokens throughout."""
+    most = min(sequence.num_left - 1, MOST_GUESSES >> sequence.num_misspelt)
+    if sequence.grammar is None or most < 1:
         return
-    forced = sequence.grammar.forced_tokens(min(sequence.num_left - 1, MOST_GUESSES))
+    forced = sequence.grammar.forced_tokens(most)
     if forced:
         sequence.propose(forced, are_forced=True)
 

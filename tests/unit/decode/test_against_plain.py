@@ -195,6 +195,24 @@ def test_answers_with_guesses_are_those_of_single_tokens(specs, seed, num_guesse
             assert score.top_logprobs == pytest.approx(wanted.top_logprobs, abs=1e-4)
 
 
+class Stutter:
+    """A grammar that always forces text."""
+
+    def forced_tokens(self, limit: int) -> list[int]:
+        return [1] * limit
+
+
+def test_forced_text_that_is_spelt_otherwise_is_guessed_less_and_less() -> None:
+    running = sequence(0, NoDrafter(), grammar=Stutter(), max_new_tokens=900)
+    running.end_step([0])
+    counts = []
+    for drawn in [[0], [0], [1, 0], *[[0]] * 7]:
+        Speculation(NoDrafter()).guess([running])
+        counts.append(running.num_rows - 1)
+        running.end_step(drawn)
+    assert counts == [16, 8, 4, 16, 8, 4, 2, 1, 0, 0]
+
+
 @pytest.mark.parametrize("drafter", [NoDrafter(), NgramDrafter(3)], ids=["none", "ngram"])
 def test_forced_text_takes_one_forward(drafter: Drafter) -> None:
     """And no grammar means none."""
