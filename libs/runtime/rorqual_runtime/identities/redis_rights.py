@@ -8,10 +8,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 _CONNECTION = (
-    *("ping", "hello", "select", "client|setinfo"),
+    *("ping", "hello", "select"),
     *("cluster|slots", "cluster|shards", "cluster|nodes", "command", "readonly"),
 )
-"""To connect, to one server or to a Cluster."""
+"""To connect, to one server or to a Cluster. Not `client|setinfo`: Redis 7.0 does not start with a
+list that names it, and clients do without."""
 
 
 @dataclass(frozen=True, slots=True)
