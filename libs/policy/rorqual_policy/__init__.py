@@ -20,6 +20,7 @@ from rorqual_policy.blocks import (
 from rorqual_policy.buckets import Bucket, choose_bucket
 from rorqual_policy.chunking import Chunk, StepPlan, WaitingSequence, plan_chunks
 from rorqual_policy.demand import CounterSource, DemandWindow, demand_per_s, observe_counter
+from rorqual_policy.drain_choice import DrainCandidate, DrainChoice, choose_drained
 from rorqual_policy.eviction import StoredBlock, ValueEviction
 from rorqual_policy.load_view import InstanceReport, LoadView
 from rorqual_policy.placement import (
@@ -33,14 +34,19 @@ from rorqual_policy.placement import (
     num_pages_needed,
 )
 from rorqual_policy.scaling import (
-    FleetDemand,
-    InstanceCounts,
     ScalingDecision,
     ScalingParams,
     ScalingState,
     ServiceBounds,
     Target,
     desired_counts,
+)
+from rorqual_policy.scaling_load import (
+    FleetDemand,
+    FlowDemand,
+    HoldDemand,
+    InstanceCounts,
+    slots_within,
 )
 from rorqual_policy.vision_placement import (
     ImageRequest,
@@ -60,7 +66,11 @@ __all__ = [
     "CounterSource",
     "DecodeInstance",
     "DemandWindow",
+    "DrainCandidate",
+    "DrainChoice",
     "FleetDemand",
+    "FlowDemand",
+    "HoldDemand",
     "ImageRequest",
     "ImageSpan",
     "InstanceCounts",
@@ -85,6 +95,7 @@ __all__ = [
     "block_lifetime_s",
     "choose_bucket",
     "choose_decode",
+    "choose_drained",
     "choose_vision",
     "decide_admission",
     "demand_per_s",
@@ -97,4 +108,5 @@ __all__ = [
     "observe_counter",
     "plan_chunks",
     "root_key",
+    "slots_within",
 ]

@@ -1,101 +1,97 @@
-"""How many prefill and decode instances the present demand needs."""
+"""How many instances of each service the present demand needs."""
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
-_SOME_LOAD = 1e-3
-"""Load that wants an instance and nothing more: what brings a service back from zero."""
+from rorqual_policy.scaling_load import FleetDemand, InstanceCounts, Load, estimate_loads
 
 
 @dataclass(frozen=True, slots=True)
 class ServiceBounds:
-    """Least and most instances of one service."""
+    """Least and most instances of one service, and what it has beyond its load."""
 
     min_instances: int = 1
     max_instances: int = 1
+    num_spare: int = 0
+    """Held ready above what the load needs, for load that comes sooner than an instance starts."""
 
     def __post_init__(self) -> None:
-        if not 0 <= self.min_instances <= self.max_instances:
-            raise ValueError(f"need 0 <= min <= max instances; got {self}")
+        if not 0 <= self.min_instances <= self.max_instances or self.num_spare < 0:
+            raise ValueError(f"need 0 <= min <= max instances, spare >= 0; got {self}")
+
+    def clamp(self, num: int) -> int:
+        """The nearest number within the bounds."""
+        return min(max(num, self.min_instances), self.max_instances)
 
 
 @dataclass(frozen=True, slots=True)
 class ScalingParams:
-    """Bounds and the patience with which counts change."""
+    """Bounds by service, and the patience with which counts change."""
 
-    prefill: ServiceBounds = field(default_factory=ServiceBounds)
-    decode: ServiceBounds = field(default_factory=ServiceBounds)
+    services: Mapping[str, ServiceBounds] = field(default_factory=dict)
+    """A service that is not named has the bounds of `ServiceBounds()`: one instance."""
     up_utilisation: float = 0.8
     """Share of an instance's capacity that demand may use before one more is wanted."""
     down_utilisation: float = 0.6
-    """One fewer is wanted only if demand then uses no more than this share."""
+    """Fewer are wanted only if demand, put on them alone, uses no more than this share."""
+    redundancy: float = 0.0
+    """Share of the needed instances that run on top, rounded up: so many may be lost at once."""
     up_after_s: float = 3.0
     """Demand must stay above for so long before instances are added."""
-    down_after_s: float = 60.0
-    """Demand must stay below for so long before an instance is taken away."""
+    down_after_s: float = 300.0
+    """Instances are taken away only if the highest demand of so long would have done without."""
+    down_pause_s: float = 30.0
+    """Between one taking away and the next."""
+    down_share: float = 0.1
+    """Share of the instances that is taken away at once, one at least."""
     missing_after_s: float = 60.0
     """Fewer instances than the minimum are replaced after so long: a launcher may be at it."""
     backlog_clear_s: float = 20.0
     """Work that waits already should be done within this time."""
-    default_prefill_tokens_per_s: float = 1000.0
-    """Capacity of a prefill instance until one has been measured."""
+    assumed_per_s: Mapping[str, float] = field(default_factory=lambda: {"prefill": 1000.0})
+    """Capacity of an instance until it is known, in the service's own unit."""
 
     def __post_init__(self) -> None:
         if not 0 < self.down_utilisation <= self.up_utilisation <= 1:
             raise ValueError(f"need 0 < down_utilisation <= up_utilisation <= 1; got {self}")
-        if self.backlog_clear_s <= 0 or self.default_prefill_tokens_per_s <= 0:
-            raise ValueError(f"need backlog_clear_s, default_prefill_tokens_per_s > 0; got {self}")
+        if self.backlog_clear_s <= 0 or min(self.assumed_per_s.values(), default=1.0) <= 0:
+            raise ValueError(f"need backlog_clear_s, assumed_per_s > 0; got {self}")
+        if self.redundancy < 0 or not 0 < self.down_share <= 1:
+            raise ValueError(f"need redundancy >= 0, 0 < down_share <= 1; got {self}")
+
+    def bounds(self, service: str) -> ServiceBounds:
+        return self.services.get(service, ServiceBounds())
 
 
-@dataclass(frozen=True, slots=True)
-class InstanceCounts:
-    """Instances of one service. Draining ones are in neither number."""
+class Peak(NamedTuple):
+    """So many instances would have done, with room, at that time."""
 
-    num_running: int
-    pending_deadlines_s: tuple[float, ...] = ()
-    """When each started but not yet reporting instance stops counting as capacity."""
-
-    def num_pending(self, now_s: float) -> int:
-        return sum(1 for deadline_s in self.pending_deadlines_s if deadline_s > now_s)
-
-
-@dataclass(frozen=True, slots=True)
-class FleetDemand:
-    """Arrivals, work in hand and capacity, as measured over the last window."""
-
-    now_s: float
-    prefill: InstanceCounts
-    decode: InstanceCounts
-    missed_tokens_per_s: float
-    """Prompt tokens a second that no cache covered: arrivals, never completions."""
-    backlog_tokens: int = 0
-    """Tokens submitted and not yet computed."""
-    prefill_tokens_per_s: float = 0.0
-    """Capacity of one prefill instance, 0 = not measured."""
-    num_decode_in_flight: int = 0
-    """Requests generating, and those whose prefill is under way."""
-    decode_slots: int = 0
-    """Requests that one decode instance runs at once, 0 = not known."""
-    decode_used_pages: int = 0
-    decode_pages: int = 0
-    """Pages of one decode instance, 0 = not known."""
+    at_s: float
+    num: int
 
 
 @dataclass(frozen=True, slots=True)
 class Patience:
-    """Since when a service has had too few, too many, or fewer instances than its minimum."""
+    """What one service has asked for lately."""
 
+    watched_since_s: float | None = None
     up_since_s: float | None = None
-    down_since_s: float | None = None
+    """Since when there have been too few."""
     missing_since_s: float | None = None
+    """Since when there have been fewer than the minimum."""
+    down_s: float | None = None
+    """When some were taken away last."""
+    peaks: tuple[Peak, ...] = ()
+    """Oldest and highest first: the highest numbers of the last down_after_s."""
 
 
 @dataclass(frozen=True, slots=True)
 class ScalingState:
     """Carried from one decision to the next."""
 
-    prefill: Patience = field(default_factory=Patience)
-    decode: Patience = field(default_factory=Patience)
+    services: Mapping[str, Patience] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,10 +109,9 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class ScalingDecision:
-    """Wanted counts of both services."""
+    """Wanted counts by service."""
 
-    prefill: Target
-    decode: Target
+    targets: Mapping[str, Target]
 
 
 def desired_counts(
@@ -124,83 +119,53 @@ def desired_counts(
 ) -> tuple[ScalingState, ScalingDecision]:
     """Counts that carry the demand, changed only after it has lasted, always within the bounds.
 
-    Up goes to the needed count at once; down goes one at a time, and only if one fewer would carry
-    the load with room to spare. Zero traffic is data: it means zero load.
+    Up goes to the needed count at once; down goes in steps, and only as far as the remaining ones
+    would have carried everything of the last down_after_s with room to spare. Zero traffic is data:
+    it means zero load.
     """
-    prefill_patience, prefill = _decide(
-        state.prefill, demand.prefill, estimate_prefill_load(demand, params), params.prefill,
-        params, demand.now_s,
-    )  # fmt: skip
-    decode_patience, decode = _decide(
-        state.decode, demand.decode, estimate_decode_load(demand), params.decode,
-        params, demand.now_s,
-    )  # fmt: skip
-    return ScalingState(prefill_patience, decode_patience), ScalingDecision(prefill, decode)
-
-
-@dataclass(frozen=True, slots=True)
-class Load:
-    """Demand in units of one instance's full capacity."""
-
-    instances: float
-    reason: str
-
-
-def estimate_prefill_load(demand: FleetDemand, params: ScalingParams) -> Load:
-    """Fully busy prefill instances that arrivals and backlog amount to."""
-    measured = demand.prefill_tokens_per_s > 0
-    capacity = demand.prefill_tokens_per_s if measured else params.default_prefill_tokens_per_s
-    wanted = demand.missed_tokens_per_s + demand.backlog_tokens / params.backlog_clear_s
-    source = "measured" if measured else "assumed"
-    reason = f"{wanted:.0f} tokens/s wanted, {capacity:.0f} {source} an instance"
-    return Load(wanted / capacity, reason)
-
-
-def estimate_decode_load(demand: FleetDemand) -> Load:
-    """Full decode instances that the requests in flight amount to, by slots or by pages."""
-    by_slots = demand.num_decode_in_flight / demand.decode_slots if demand.decode_slots else 0.0
-    by_pages = demand.decode_used_pages / demand.decode_pages if demand.decode_pages else 0.0
-    if by_pages > by_slots:
-        return Load(by_pages, f"{demand.decode_used_pages} pages of {demand.decode_pages} used")
-    if by_slots == 0 and demand.missed_tokens_per_s > 0:
-        return Load(_SOME_LOAD, "prompts arrive, none in flight yet")
-    reason = f"{demand.num_decode_in_flight} in flight, {demand.decode_slots} slots an instance"
-    return Load(by_slots, reason)
+    loads = estimate_loads(demand, params.backlog_clear_s, params.assumed_per_s)
+    patience: dict[str, Patience] = {}
+    targets: dict[str, Target] = {}
+    for service, load in loads.items():
+        known = state.services.get(service, Patience())
+        counts = demand.counts(service)
+        patience[service], targets[service] = _decide(
+            known, counts, load, params.bounds(service), params, demand.now_s
+        )
+    return ScalingState(patience), ScalingDecision(targets)
 
 
 def _decide(
-    patience: Patience,
+    known: Patience,
     counts: InstanceCounts,
     load: Load,
     bounds: ServiceBounds,
     params: ScalingParams,
     now_s: float,
 ) -> tuple[Patience, Target]:
-    num_now = counts.num_running + counts.num_pending(now_s)
-    needed = _num_needed(load, bounds, params)
-    too_many = num_now > bounds.max_instances or (
-        num_now > bounds.min_instances and load.instances <= params.down_utilisation * (num_now - 1)
-    )
+    num_pending = counts.num_pending(now_s)
+    num_now = counts.num_running + num_pending
+    needed = _num_needed(load, params.up_utilisation, bounds, params.redundancy)
+    roomy = _num_needed(load, params.down_utilisation, bounds, params.redundancy)
     patience = Patience(
-        up_since_s=_since(patience.up_since_s, needed > num_now, now_s),
-        down_since_s=_since(patience.down_since_s, too_many, now_s),
-        missing_since_s=_since(patience.missing_since_s, num_now < bounds.min_instances, now_s),
+        watched_since_s=now_s if known.watched_since_s is None else known.watched_since_s,
+        up_since_s=_since(known.up_since_s, needed > num_now, now_s),
+        missing_since_s=_since(known.missing_since_s, num_now < bounds.min_instances, now_s),
+        down_s=known.down_s,
+        peaks=_with_peak(known.peaks, Peak(now_s, roomy), now_s - params.down_after_s),
     )
-    change, step = _change(patience, num_now, needed, load, bounds, params, now_s)
+    change, step = _change(patience, num_now, needed, bounds, params, now_s)
     if change < 0:
-        patience = replace(patience, down_since_s=now_s)
+        patience = replace(patience, down_s=now_s)
     desired = max(num_now + change, bounds.min_instances)
-    num_pending = num_now - counts.num_running
-    return patience, Target(
-        counts.num_running, num_pending, desired, change, f"{load.reason}: {step}"
-    )
+    reason = f"{load.reason}: load of {load.instances:.2f} instances, {step}"
+    return patience, Target(counts.num_running, num_pending, desired, change, reason)
 
 
 def _change(
     patience: Patience,
     num_now: int,
     needed: int,
-    load: Load,
     bounds: ServiceBounds,
     params: ScalingParams,
     now_s: float,
@@ -213,13 +178,29 @@ def _change(
         return 0, f"{num_now} of at least {bounds.min_instances} up, waiting for them"
     if needed > num_now:
         if _lasted(patience.up_since_s, params.up_after_s, now_s):
-            return needed - num_now, f"load of {load.instances:.2f} instances needs {needed}"
-        return 0, f"load of {load.instances:.2f} instances, waiting before adding"
-    if patience.down_since_s is not None:
-        if _lasted(patience.down_since_s, params.down_after_s, now_s):
-            return -1, f"{num_now - 1} would carry a load of {load.instances:.2f} instances"
-        return 0, f"load of {load.instances:.2f} instances, waiting before removing"
-    return 0, f"load of {load.instances:.2f} instances fits {num_now}"
+            return needed - num_now, f"needs {needed}"
+        return 0, f"needs {needed}, waiting before adding"
+    roomiest = patience.peaks[0].num
+    if roomiest >= num_now:
+        return 0, f"fits {num_now}"
+    is_settled = _lasted(patience.watched_since_s, params.down_after_s, now_s)
+    is_paused = patience.down_s is not None and now_s - patience.down_s < params.down_pause_s
+    if not is_settled or is_paused:
+        return 0, f"{roomiest} would do, waiting before removing"
+    step = max(1, int(params.down_share * num_now))
+    return -min(num_now - roomiest, step), f"{roomiest} have carried all of it for long"
+
+
+def _num_needed(load: Load, utilisation: float, bounds: ServiceBounds, redundancy: float) -> int:
+    """Instances that carry the load at that utilisation, with all that is wanted on top."""
+    wanted = min(load.instances / utilisation, bounds.max_instances)
+    carrying = math.ceil(wanted - 1e-6)
+    return bounds.clamp(carrying + math.ceil(redundancy * carrying - 1e-6) + bounds.num_spare)
+
+
+def _with_peak(peaks: tuple[Peak, ...], new: Peak, oldest_s: float) -> tuple[Peak, ...]:
+    """Without what is too old, or lower than what came after it."""
+    return (*(p for p in peaks if p.at_s > oldest_s and p.num > new.num), new)
 
 
 def _since(since_s: float | None, holds: bool, now_s: float) -> float | None:
@@ -230,9 +211,3 @@ def _since(since_s: float | None, holds: bool, now_s: float) -> float | None:
 
 def _lasted(since_s: float | None, wait_s: float, now_s: float) -> bool:
     return since_s is not None and now_s - since_s >= wait_s
-
-
-def _num_needed(load: Load, bounds: ServiceBounds, params: ScalingParams) -> int:
-    """Instances that carry the load with the wanted reserve, within the bounds."""
-    wanted = min(load.instances / params.up_utilisation, bounds.max_instances)
-    return max(math.ceil(wanted - 1e-6), bounds.min_instances)

@@ -9,6 +9,7 @@ from enum import Enum
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
 from rorqual_policy import choose_decode, choose_vision, decide_admission, plan_chunks
+from rorqual_policy.drain_choice import choose_drained
 from rorqual_policy.expert_rebalance import decide_rebalance
 from rorqual_policy.prefill_line import choose_pull
 from rorqual_policy.prefix_fetch import choose_fetch
@@ -17,6 +18,7 @@ from rorqual_policy.scaling import desired_counts
 POLICIES: Mapping[str, Callable[..., Any]] = {
     "admission": decide_admission,
     "chunks": plan_chunks,
+    "drain": choose_drained,
     "experts": decide_rebalance,
     "fetch": choose_fetch,
     "placement": choose_decode,

@@ -111,14 +111,16 @@ class ExpertLoad(_message.Message):
     def __init__(self, rows_total: _Optional[_Mapping[int, int]] = ..., hottest: _Optional[_Mapping[int, float]] = ..., imbalance: _Optional[_Mapping[int, float]] = ..., moved_slots_total: _Optional[_Mapping[int, int]] = ...) -> None: ...
 
 class PrefillLoad(_message.Message):
-    __slots__ = ("queued_tokens", "tokens_per_s", "num_replayed_tokens")
+    __slots__ = ("queued_tokens", "tokens_per_s", "num_replayed_tokens", "capacity_tokens_per_s")
     QUEUED_TOKENS_FIELD_NUMBER: _ClassVar[int]
     TOKENS_PER_S_FIELD_NUMBER: _ClassVar[int]
     NUM_REPLAYED_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    CAPACITY_TOKENS_PER_S_FIELD_NUMBER: _ClassVar[int]
     queued_tokens: int
     tokens_per_s: float
     num_replayed_tokens: int
-    def __init__(self, queued_tokens: _Optional[int] = ..., tokens_per_s: _Optional[float] = ..., num_replayed_tokens: _Optional[int] = ...) -> None: ...
+    capacity_tokens_per_s: float
+    def __init__(self, queued_tokens: _Optional[int] = ..., tokens_per_s: _Optional[float] = ..., num_replayed_tokens: _Optional[int] = ..., capacity_tokens_per_s: _Optional[float] = ...) -> None: ...
 
 class HitPathLoad(_message.Message):
     __slots__ = ("prompts_total", "hits_total", "hit_blocks_total", "hit_wait_s_total", "fetched_blocks_total", "fetched_bytes_total", "fetch_s_total", "host_blocks_total", "left_out_blocks_total", "late_blocks_total", "swapped_blocks_total", "swap_s_total", "relayed_blocks_total", "corrupt_blocks_total", "missing_blocks_total")
@@ -222,26 +224,32 @@ class RouterLoad(_message.Message):
     def __init__(self, submitted_requests_total: _Optional[int] = ..., missed_prompt_tokens_total: _Optional[int] = ..., queued_jobs: _Optional[int] = ..., waiting_s: _Optional[float] = ..., num_waiting: _Optional[int] = ..., num_prefill: _Optional[int] = ..., waiting_by_tenant: _Optional[_Mapping[str, int]] = ..., matches_total: _Optional[int] = ..., match_s_total: _Optional[float] = ...) -> None: ...
 
 class VisionLoad(_message.Message):
-    __slots__ = ("queued_patches", "step_patches", "patches_per_s")
+    __slots__ = ("queued_patches", "step_patches", "patches_per_s", "asked_patches_total")
     QUEUED_PATCHES_FIELD_NUMBER: _ClassVar[int]
     STEP_PATCHES_FIELD_NUMBER: _ClassVar[int]
     PATCHES_PER_S_FIELD_NUMBER: _ClassVar[int]
+    ASKED_PATCHES_TOTAL_FIELD_NUMBER: _ClassVar[int]
     queued_patches: int
     step_patches: int
     patches_per_s: float
-    def __init__(self, queued_patches: _Optional[int] = ..., step_patches: _Optional[int] = ..., patches_per_s: _Optional[float] = ...) -> None: ...
+    asked_patches_total: int
+    def __init__(self, queued_patches: _Optional[int] = ..., step_patches: _Optional[int] = ..., patches_per_s: _Optional[float] = ..., asked_patches_total: _Optional[int] = ...) -> None: ...
 
 class RecipeLoad(_message.Message):
-    __slots__ = ("encoded_chars_total", "cached_chars_total", "token_cache_bytes", "restarted_generations_total")
+    __slots__ = ("encoded_chars_total", "cached_chars_total", "token_cache_bytes", "restarted_generations_total", "tokens_total", "cpu_ms_total")
     ENCODED_CHARS_TOTAL_FIELD_NUMBER: _ClassVar[int]
     CACHED_CHARS_TOTAL_FIELD_NUMBER: _ClassVar[int]
     TOKEN_CACHE_BYTES_FIELD_NUMBER: _ClassVar[int]
     RESTARTED_GENERATIONS_TOTAL_FIELD_NUMBER: _ClassVar[int]
+    TOKENS_TOTAL_FIELD_NUMBER: _ClassVar[int]
+    CPU_MS_TOTAL_FIELD_NUMBER: _ClassVar[int]
     encoded_chars_total: int
     cached_chars_total: int
     token_cache_bytes: int
     restarted_generations_total: int
-    def __init__(self, encoded_chars_total: _Optional[int] = ..., cached_chars_total: _Optional[int] = ..., token_cache_bytes: _Optional[int] = ..., restarted_generations_total: _Optional[int] = ...) -> None: ...
+    tokens_total: int
+    cpu_ms_total: int
+    def __init__(self, encoded_chars_total: _Optional[int] = ..., cached_chars_total: _Optional[int] = ..., token_cache_bytes: _Optional[int] = ..., restarted_generations_total: _Optional[int] = ..., tokens_total: _Optional[int] = ..., cpu_ms_total: _Optional[int] = ...) -> None: ...
 
 class KvmetaLoad(_message.Message):
     __slots__ = ("num_blocks", "index_bytes", "loaded", "resyncs_total", "matched_blocks_total", "asked_blocks_total", "misses_total", "quota_evicted_total", "pending_blocks")

@@ -24,17 +24,17 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1drorqual_proto/v1/scaler.proto\x12\nrorqual.v1\"u\n\rScaleDecision\x12\x13\n\x0bincarnation\x18\x01 \x01(\x04\x12\x0b\n\x03seq\x18\x02 \x01(\x04\x12\x16\n\x0e\x64\x65\x63ided_unix_s\x18\x03 \x01(\x01\x12*\n\x07targets\x18\x04 \x03(\x0b\x32\x19.rorqual.v1.ServiceTarget\"Z\n\rServiceTarget\x12\x0f\n\x07service\x18\x01 \x01(\t\x12\x13\n\x0bnum_running\x18\x02 \x01(\r\x12\x13\n\x0bnum_desired\x18\x03 \x01(\r\x12\x0e\n\x06reason\x18\x04 \x01(\t\"\x14\n\x12GetDecisionRequestb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1drorqual_proto/v1/scaler.proto\x12\nrorqual.v1\"\x85\x01\n\rScaleDecision\x12\x13\n\x0bincarnation\x18\x01 \x01(\x04\x12\x0b\n\x03seq\x18\x02 \x01(\x04\x12\x16\n\x0e\x64\x65\x63ided_unix_s\x18\x03 \x01(\x01\x12*\n\x07targets\x18\x04 \x03(\x0b\x32\x19.rorqual.v1.ServiceTarget\x12\x0e\n\x06\x64river\x18\x05 \x01(\t\"\x83\x01\n\rServiceTarget\x12\x0f\n\x07service\x18\x01 \x01(\t\x12\x13\n\x0bnum_running\x18\x02 \x01(\r\x12\x13\n\x0bnum_desired\x18\x03 \x01(\r\x12\x0e\n\x06reason\x18\x04 \x01(\t\x12\x13\n\x0bnum_pending\x18\x05 \x01(\r\x12\x12\n\nnum_change\x18\x06 \x01(\x05\"\x14\n\x12GetDecisionRequestb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'rorqual_proto.v1.scaler_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_SCALEDECISION']._serialized_start=45
-  _globals['_SCALEDECISION']._serialized_end=162
-  _globals['_SERVICETARGET']._serialized_start=164
-  _globals['_SERVICETARGET']._serialized_end=254
-  _globals['_GETDECISIONREQUEST']._serialized_start=256
-  _globals['_GETDECISIONREQUEST']._serialized_end=276
+  _globals['_SCALEDECISION']._serialized_start=46
+  _globals['_SCALEDECISION']._serialized_end=179
+  _globals['_SERVICETARGET']._serialized_start=182
+  _globals['_SERVICETARGET']._serialized_end=313
+  _globals['_GETDECISIONREQUEST']._serialized_start=315
+  _globals['_GETDECISIONREQUEST']._serialized_end=335
 # @@protoc_insertion_point(module_scope)

@@ -95,6 +95,11 @@ class PrefillEngine:
         """The same, or a guess."""
         return self.cost or _GUESSED_COST
 
+    @property
+    def capacity_tokens_per_s(self) -> float:
+        """Of full steps, whatever it has to do now; 0 = the cost is not known."""
+        return 0.0 if self.cost is None else _tokens_per_s(self.cost, self._step_tokens)
+
     def wait_s(self) -> float:
         """Seconds of work that the prompts here have left; 0 where the cost is not known."""
         cost = self.cost

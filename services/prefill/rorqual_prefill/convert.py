@@ -280,6 +280,8 @@ class LoadFacts:
     """Most of a stored prefix that may have to run again."""
     queued_tokens: int
     tokens_per_s: float
+    capacity_tokens_per_s: float
+    """Of full steps; 0 = not known."""
     model_fingerprint: str
     max_context_tokens: int
     hit_counts: HitCounts
@@ -297,6 +299,7 @@ def fill_load(report: load_pb2.LoadReport, facts: LoadFacts) -> None:
     report.max_context_tokens = facts.max_context_tokens
     report.prefill.queued_tokens = facts.queued_tokens
     report.prefill.tokens_per_s = facts.tokens_per_s
+    report.prefill.capacity_tokens_per_s = facts.capacity_tokens_per_s
     report.prefill.num_replayed_tokens = facts.num_replayed_tokens
     report.hit_path.CopyFrom(load_pb2.HitPathLoad(**asdict(facts.hit_counts)))
     fill_expert_load(report, facts.experts)

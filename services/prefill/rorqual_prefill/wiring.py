@@ -207,6 +207,7 @@ def _load_facts(instance: PrefillInstance, model: CausalModel) -> convert.LoadFa
         num_replayed_tokens=model.num_replayed(model.max_context_tokens),
         queued_tokens=instance.service.num_queued_tokens,
         tokens_per_s=instance.engine.tokens_per_s,
+        capacity_tokens_per_s=instance.engine.capacity_tokens_per_s,
         model_fingerprint=model.fingerprint,
         max_context_tokens=model.max_context_tokens,
         hit_counts=instance.counts,

@@ -441,6 +441,12 @@ def models_to_wire(models: Sequence[ServedModel]) -> ListModelsReply:
     )
 
 
+def fill_work(report: LoadReport, *, num_tokens: int, cpu_s: float) -> None:
+    """Tokens read and written since start, and the processor time of all that."""
+    report.recipe.tokens_total = num_tokens
+    report.recipe.cpu_ms_total = int(cpu_s * 1e3)
+
+
 def fill_load(report: LoadReport, cache: TokenCache, num_restarted: int) -> None:
     """What recipe adds to its load reports: how much encoding the token cache has saved, and how
     many generations went on elsewhere."""

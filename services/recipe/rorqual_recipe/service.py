@@ -1,6 +1,7 @@
 """Handlers of the recipe service: requests in and token batches in, events out."""
 
 import asyncio
+import time
 from collections import defaultdict
 from collections.abc import Awaitable, Sequence
 from typing import Any
@@ -62,6 +63,7 @@ class RecipeService:
         self._model = model
         self._intake = Intake(ctx, settings, model, memory)
         self._streams = StreamTable()
+        self._num_tokens = 0
         self._ended = EndedStreams(
             ttl_s=settings.ended_stream_s, max_streams=settings.max_ended_streams
         )
@@ -149,6 +151,7 @@ class RecipeService:
     ) -> EncodeReply:
         context = self._intake.context_of(request.request_id, request.tenant)
         encoded = await self._intake.encode(body, adapter, context)
+        self._num_tokens += sum(map(len, encoded.prompts))
         taken_over = convert.take_over_from_wire(request)
         prompts = await self._intake.publish_prompts(encoded)
         if request.request_id in self._cancelled:
@@ -179,6 +182,7 @@ class RecipeService:
         outbox: Outbox = defaultdict(list)
         self._watch.heard(batch.decode_id)
         for delta in batch.deltas:
+            self._num_tokens += len(delta.token_ids)
             stream = self._streams.get(delta.request_id)
             if stream is not None:
                 self._absorb(stream, delta, batch.decode_id, batch.incarnation, outbox)
@@ -333,6 +337,7 @@ class RecipeService:
     def _fill_report(self, report: Any) -> None:
         report.num_active_requests = self.num_active
         convert.fill_load(report, self._model.token_cache, self._restarts.num_restarted)
+        convert.fill_work(report, num_tokens=self._num_tokens, cpu_s=time.process_time())
 
     async def _sweep_for_ever(self) -> None:
         next_renewal_s = 0.0

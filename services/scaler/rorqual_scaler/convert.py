@@ -4,10 +4,11 @@ from dataclasses import dataclass
 
 from google.protobuf.empty_pb2 import Empty
 from rorqual_policy import InstanceReport, ScalingDecision, Target
+from rorqual_policy.load_view import DecodeTimes
 from rorqual_proto.v1.load_pb2 import LoadReport
 from rorqual_proto.v1.scaler_pb2 import GetDecisionRequest, ScaleDecision, ServiceTarget
 
-__all__ = ["Empty", "GetDecisionRequest", "LoadReport", "RouterCounters", "ScaleDecision"]
+__all__ = ["Empty", "GetDecisionRequest", "LoadReport", "ScaleDecision"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +20,36 @@ class RouterCounters:
     queued_jobs: int
 
 
-def report_from_wire(report: LoadReport) -> InstanceReport:
+@dataclass(frozen=True, slots=True)
+class VisionCounters:
+    """What a vision instance was asked for since its start, and how quickly it sees."""
+
+    asked_patches_total: int
+    queued_patches: int
+    patches_per_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class RecipeCounters:
+    """What a recipe instance has read and written since its start, and what that took."""
+
+    tokens_total: int
+    cpu_ms_total: int
+
+
+@dataclass(frozen=True, slots=True)
+class Reported:
+    """One load report: what all say, and what only its service does."""
+
+    instance: InstanceReport
+    detail: RouterCounters | VisionCounters | RecipeCounters | None = None
+
+
+def reported_from_wire(report: LoadReport) -> Reported:
+    return Reported(_instance(report), _detail(report))
+
+
+def _instance(report: LoadReport) -> InstanceReport:
     return InstanceReport(
         service=report.service,
         instance_id=report.instance_id,
@@ -32,33 +62,45 @@ def report_from_wire(report: LoadReport) -> InstanceReport:
         num_running=report.decode.num_running,
         max_running=report.decode.max_running,
         kv_tokens=report.decode.kv_tokens,
+        decode_times=_decode_times(report),
         queued_tokens=report.prefill.queued_tokens,
-        tokens_per_s=report.prefill.tokens_per_s,
+        tokens_per_s=report.prefill.capacity_tokens_per_s or report.prefill.tokens_per_s,
     )
 
 
-def router_counters_from_wire(report: LoadReport) -> RouterCounters | None:
-    """None for a report of any other service."""
-    if report.WhichOneof("detail") != "router":
+def _decode_times(report: LoadReport) -> DecodeTimes | None:
+    if not report.decode.HasField("step_times"):
         return None
-    return RouterCounters(
-        report.router.submitted_requests_total,
-        report.router.missed_prompt_tokens_total,
-        report.router.queued_jobs,
-    )
+    times = report.decode.step_times
+    return DecodeTimes(times.base_s, times.per_request_s, times.per_kv_token_s)
+
+
+def _detail(report: LoadReport) -> RouterCounters | VisionCounters | RecipeCounters | None:
+    kind = report.WhichOneof("detail")
+    if kind == "router":
+        router = report.router
+        return RouterCounters(
+            router.submitted_requests_total, router.missed_prompt_tokens_total, router.queued_jobs
+        )
+    if kind == "vision":
+        vision = report.vision
+        return VisionCounters(
+            vision.asked_patches_total, vision.queued_patches, vision.patches_per_s
+        )
+    if kind == "recipe":
+        return RecipeCounters(report.recipe.tokens_total, report.recipe.cpu_ms_total)
+    return None
 
 
 def decision_to_wire(
-    decision: ScalingDecision, *, incarnation: int, seq: int, decided_unix_s: float
+    decision: ScalingDecision, *, driver: str, incarnation: int, seq: int, decided_unix_s: float
 ) -> ScaleDecision:
     return ScaleDecision(
         incarnation=incarnation,
         seq=seq,
         decided_unix_s=decided_unix_s,
-        targets=[
-            _target_to_wire("prefill", decision.prefill),
-            _target_to_wire("decode", decision.decode),
-        ],
+        targets=[_target_to_wire(*named) for named in decision.targets.items()],
+        driver=driver,
     )
 
 
@@ -68,4 +110,6 @@ def _target_to_wire(service: str, target: Target) -> ServiceTarget:
         num_running=target.num_running,
         num_desired=target.num_desired,
         reason=target.reason,
+        num_pending=target.num_pending,
+        num_change=target.num_change,
     )

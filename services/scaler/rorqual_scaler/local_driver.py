@@ -5,11 +5,12 @@ import contextlib
 import os
 import secrets
 import sys
-from collections.abc import Callable, Collection, Coroutine, Mapping
+from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from rorqual_policy import Target
 from rorqual_runtime import subjects
 from rorqual_runtime.bus import Bus
 from rorqual_runtime.clock import Clock
@@ -17,7 +18,7 @@ from rorqual_runtime.errors import ServingError
 from rorqual_runtime.logs import get_logger
 
 from rorqual_scaler.convert import Empty
-from rorqual_scaler.observer import OwnInstances
+from rorqual_scaler.drivers import Driver, OwnInstances
 
 SHUTDOWN_REQUEST_S = 2.0
 MAX_RESTART_PAUSE_S = 60.0
@@ -46,6 +47,7 @@ class LocalDriverParams:
     """Modules to run and bounds of starting and stopping."""
 
     modules: Mapping[str, str]
+    """By service, where it is not `rorqual_<service>`."""
     home: Path
     """Run directory: their logs are in logs/, their traces in traces/."""
     start_deadline_s: float
@@ -64,9 +66,11 @@ class _Failures:
     retry_at_s: float = field(default=0.0)
 
 
-class LocalDriver:
+class LocalDriver(Driver):
     """Starts instances with the scaler's own environment, but as who they are, and stops only
     those."""
+
+    name = "local"
 
     def __init__(
         self,
@@ -83,38 +87,50 @@ class LocalDriver:
         self._failures: dict[str, _Failures] = {}
         self._is_closed = False
 
-    def own(self, service: str) -> OwnInstances:
+    def own(self, service: str, live_ids: Collection[str]) -> OwnInstances:
         children = [c for c in self._children.values() if c.service == service]
         pending = {
             c.instance_id: c.report_by_s for c in children if not c.has_reported and not c.stop
         }
         return OwnInstances(pending, frozenset(c.instance_id for c in children if c.stop))
 
-    async def start(self, service: str) -> str | None:
-        """Start one more process, unless the last ones failed just now."""
+    def removable(self, service: str, live_ids: Collection[str]) -> Collection[str]:
+        own = (c for c in self._children.values() if c.service == service)
+        return [child.instance_id for child in own if not child.stop]
+
+    async def grow(self, service: str, target: Target) -> bool:
+        """Start more processes, unless the last ones failed just now."""
+        num_started = 0
+        for _ in range(target.num_change):
+            if self._is_closed or not await self._start(service):
+                break
+            num_started += 1
+        return num_started > 0
+
+    async def shrink(self, service: str, target: Target, instance_ids: Sequence[str]) -> bool:
+        children = [self._children[i] for i in instance_ids if i in self._children]
+        for child in children:
+            if not child.stop:
+                self._begin_stop(child, self._params.drain_s)
+        return bool(children)
+
+    async def _start(self, service: str) -> bool:
         failures = self._failures.setdefault(service, _Failures())
-        if self._is_closed or self._clock.monotonic_s() < failures.retry_at_s:
-            return None
+        if self._clock.monotonic_s() < failures.retry_at_s:
+            return False
         instance_id = f"{service}-scaled-{secrets.token_hex(4)}"
         try:
             process = await self._spawn(service, instance_id)
         except OSError:
             log.exception("an instance could not be started", extra={"scaled_service": service})
             self._note_failure(service)
-            return None
+            return False
         deadline_s = self._clock.monotonic_s() + self._params.start_deadline_s
         child = Child(service, instance_id, process, deadline_s)
         self._children[instance_id] = child
         self._track(self._watch(child))
         log.info("instance started", extra=_facts(child))
-        return instance_id
-
-    def stop_one(self, service: str) -> str | None:
-        running = [c for c in self._children.values() if c.service == service and not c.stop]
-        if not running:
-            return None
-        self._begin_stop(running[-1], self._params.drain_s)
-        return running[-1].instance_id
+        return True
 
     def note_reporting(self, service: str, instance_id: str) -> None:
         child = self._children.get(instance_id)
@@ -152,7 +168,7 @@ class LocalDriver:
             "-m",
             "rorqual_scaler.child",
             str(os.getpid()),
-            self._params.modules[service],
+            self._params.modules.get(service, f"rorqual_{service}"),
         ]
         with log_path.open("ab") as out:
             return await asyncio.create_subprocess_exec(

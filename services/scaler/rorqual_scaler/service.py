@@ -8,6 +8,7 @@ from rorqual_policy import (
     ScalingState,
     ServiceBounds,
     Target,
+    choose_drained,
     desired_counts,
 )
 from rorqual_runtime import subjects
@@ -22,20 +23,17 @@ from rorqual_scaler.convert import (
     LoadReport,
     ScaleDecision,
     decision_to_wire,
-    report_from_wire,
-    router_counters_from_wire,
+    reported_from_wire,
 )
 from rorqual_scaler.drivers import Driver
-from rorqual_scaler.observer import FleetObserver
-from rorqual_scaler.settings import ScalerSettings
-
-SERVICES = ("prefill", "decode")
+from rorqual_scaler.observer import FleetObserver, ObserverParams
+from rorqual_scaler.settings import SERVICES, ScalerSettings
 
 log = get_logger(__name__)
 
 
 class ScalerService:
-    """Decides instance counts of prefill and decode, and has the driver follow."""
+    """Decides instance counts, and has the driver follow."""
 
     def __init__(self, ctx: ServiceContext, driver: Driver, settings: ScalerSettings) -> None:
         self._ctx = ctx
@@ -52,13 +50,13 @@ class ScalerService:
             ["target"],
             registry=ctx.metrics.registry,
         )
-        self.observer = FleetObserver(
-            ctx.clock, window_s=settings.window_s, silent_s=settings.silent_s
-        )
+        params = ObserverParams(settings.window_s, settings.silent_s, settings.decode_step_s)
+        self.observer = FleetObserver(ctx.clock, params)
 
     async def start(self) -> None:
         """Listen for one interval, then decide for ever."""
         bus = self._ctx.bus
+        await self._driver.start()
         await bus.subscribe(subjects.all_loads(), LoadReport, self.on_load)
         await bus.serve(
             subjects.scaler_get_decision(),
@@ -71,14 +69,14 @@ class ScalerService:
         self._ctx.mark_ready()
 
     async def drain(self, timeout_s: float) -> None:
-        """No decisions any more, and nothing left of what was started here."""
+        """No decisions any more, and nothing left of what only lives with this process."""
         if self._loop is not None:
             self._loop.cancel()
             await asyncio.wait([self._loop])
         await self._driver.close(timeout_s)
 
     async def on_load(self, report: LoadReport, _context: MessageContext) -> None:
-        self.observer.on_report(report_from_wire(report), router_counters_from_wire(report))
+        self.observer.on_report(reported_from_wire(report))
         if report.service in SERVICES:
             self._driver.note_reporting(report.service, report.instance_id)
 
@@ -100,14 +98,14 @@ class ScalerService:
         self._seq += 1
         self.decision = decision_to_wire(
             decision,
+            driver=self._driver.name,
             incarnation=self._ctx.incarnation,
             seq=self._seq,
             decided_unix_s=self._ctx.clock.now_unix_s(),
         )
-        self._wanted.labels("prefill").set(decision.prefill.num_desired)
-        self._wanted.labels("decode").set(decision.decode.num_desired)
-        await self._carry_out("prefill", decision.prefill)
-        await self._carry_out("decode", decision.decode)
+        for service, target in decision.targets.items():
+            self._wanted.labels(service).set(target.num_desired)
+            await self._carry_out(service, target)
         await self._publish(self.decision)
         return self.decision
 
@@ -121,21 +119,28 @@ class ScalerService:
                 self._state = ScalingState()
 
     async def _carry_out(self, service: str, target: Target) -> None:
-        changed = []
-        for _ in range(target.num_change):
-            changed.append(await self._driver.start(service))
-        for _ in range(-target.num_change):
-            changed.append(self._driver.stop_one(service))
-        if any(changed):
-            log.info(
-                "scaling",
-                extra={
-                    "scaled_service": service,
-                    "num_change": target.num_change,
-                    "num_desired": target.num_desired,
-                    "reason": target.reason,
-                },
-            )
+        if target.num_change > 0:
+            is_begun = await self._driver.grow(service, target)
+        elif target.num_change < 0:
+            is_begun = await self._shrink(service, target)
+        else:
+            return
+        if is_begun:
+            facts = {"num_change": target.num_change, "num_desired": target.num_desired}
+            log.info("scaling", extra={"scaled_service": service, **facts, "reason": target.reason})
+
+    async def _shrink(self, service: str, target: Target) -> bool:
+        """Those with the least work go; each ends or hands over what it has."""
+        removable = self._driver.removable(service, self.observer.live_ids(service))
+        given = (
+            self.observer.drain_candidates(service, removable, self._driver.own),
+            -target.num_change,
+        )
+        choice = choose_drained(*given)
+        log_decision("drain", given, choice)
+        return bool(choice.instance_ids) and await self._driver.shrink(
+            service, target, choice.instance_ids
+        )
 
     async def _publish(self, decision: ScaleDecision) -> None:
         try:
@@ -146,13 +151,18 @@ class ScalerService:
 
 def _params(settings: ScalerSettings) -> ScalingParams:
     return ScalingParams(
-        prefill=ServiceBounds(settings.min_prefill, settings.max_prefill),
-        decode=ServiceBounds(settings.min_decode, settings.max_decode),
+        services={service: ServiceBounds(*settings.bounds(service)) for service in SERVICES},
         up_utilisation=settings.up_utilisation,
         down_utilisation=settings.down_utilisation,
+        redundancy=settings.redundancy,
         up_after_s=settings.up_after_s,
         down_after_s=settings.down_after_s,
+        down_pause_s=settings.down_pause_s,
+        down_share=settings.down_share,
         missing_after_s=settings.missing_after_s,
         backlog_clear_s=settings.backlog_clear_s,
-        default_prefill_tokens_per_s=settings.default_prefill_tokens_per_s,
+        assumed_per_s={
+            "prefill": settings.default_prefill_tokens_per_s,
+            "recipe": settings.default_recipe_tokens_per_s,
+        },
     )

@@ -41,9 +41,15 @@ def encoded_to_wire(digest: bytes, ticket: Any, num_tokens: int) -> EncodeReplyM
 
 
 def fill_load(
-    report: LoadMessage, *, queued_patches: int, step_patches: int, patches_per_s: float
+    report: LoadMessage,
+    *,
+    queued_patches: int,
+    step_patches: int,
+    patches_per_s: float,
+    asked_patches_total: int,
 ) -> None:
     """What vision adds to its load reports."""
     report.vision.queued_patches = queued_patches
     report.vision.step_patches = step_patches
     report.vision.patches_per_s = patches_per_s
+    report.vision.asked_patches_total = asked_patches_total

@@ -51,6 +51,8 @@ class Encoder:
         self._is_closing = False
         self._thread = threading.Thread(target=self._run, name="vision-encoder", daemon=True)
         self.queued_work = 0
+        self.num_asked_patches = 0
+        """Since start, those refused included."""
         self.num_steps = 0
         self.patches_per_s = 0.0
 
@@ -70,6 +72,7 @@ class Encoder:
         """Rows of one image. Raises: NoCapacity when too much waits, Internal."""
         num_patches = (pixels.shape[0] // self._patch) * (pixels.shape[1] // self._patch)
         waiting = _Waiting(pixels, image_work(num_patches), num_patches, self._loop.create_future())
+        self.num_asked_patches += num_patches
         with self._changed:
             if self.queued_work and self.queued_work + waiting.work > self._max_queued_work:
                 raise NoCapacity("too many images are waiting to be encoded")

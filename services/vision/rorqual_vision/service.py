@@ -125,6 +125,7 @@ class VisionService:
                 queued_patches=encoder.queued_work,
                 step_patches=encoder.step_work,
                 patches_per_s=encoder.patches_per_s,
+                asked_patches_total=encoder.num_asked_patches,
             )
 
 

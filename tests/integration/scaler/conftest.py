@@ -23,11 +23,12 @@ from tests.support.waiting import WAIT_S
 
 STUB = "tests.integration.scaler.stub_prefill"
 QUICK = {
-    "prefill_module": STUB,
+    "modules": {"prefill": STUB},
     "interval_s": 0.1,
     "window_s": 2.0,
     "up_after_s": 0.2,
     "down_after_s": 0.5,
+    "down_pause_s": 0.1,
     "missing_after_s": 60.0,
     "drain_s": 20.0,
     "kill_after_s": 1.0,
@@ -78,7 +79,7 @@ async def running_scaler(settings: RuntimeSettings, **fields) -> AsyncIterator[S
     """A scaler that decides until the block ends, and then drains."""
     chosen = ScalerSettings(**{**QUICK, **fields})
     async with open_service("scaler", settings) as ctx:
-        service = ScalerService(ctx, make_driver(ctx, chosen), chosen)
+        service = ScalerService(ctx, await make_driver(ctx, chosen), chosen)
         await service.start()
         try:
             yield service

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import json
 import os
 import signal
 import sys
@@ -121,6 +122,8 @@ async def test_decisions_are_published_and_served(runtime_settings, bus, demand)
             timeout_s=WAIT_S,
         )
     assert {t.service for t in served.targets} == {"prefill", "decode"}
+    assert served.driver == "none"
+    assert served.targets[0].num_change == 3
     assert served.targets[0].num_running == 1
     assert all(t.reason for t in served.targets)
     assert [d.seq for d in seen] == sorted({d.seq for d in seen})
@@ -131,7 +134,8 @@ async def test_children_do_not_outlive_a_killed_scaler(
 ):
     home = runtime_settings.home
     for name, value in {**QUICK, "max_prefill": 2}.items():
-        monkeypatch.setenv(f"RORQUAL_SCALER_{name.upper()}", str(value))
+        text = json.dumps(value) if isinstance(value, dict) else str(value)
+        monkeypatch.setenv(f"RORQUAL_SCALER_{name.upper()}", text)
     demand.missed_tokens_per_s = 1500.0
     home.mkdir(parents=True, exist_ok=True)
     with (home / "scaler.log").open("wb") as log:

@@ -2,13 +2,12 @@
 
 import pytest
 from pydantic import ValidationError
-from rorqual_scaler.settings import ScalerSettings
+from rorqual_scaler.settings import SERVICES, ScalerSettings
 
 
 def test_by_default_nothing_scales():
     settings = ScalerSettings()
-    assert (settings.min_prefill, settings.max_prefill) == (1, 1)
-    assert (settings.min_decode, settings.max_decode) == (1, 1)
+    assert {settings.bounds(service) for service in SERVICES} == {(1, 1, 0)}
 
 
 @pytest.mark.parametrize(
@@ -16,6 +15,8 @@ def test_by_default_nothing_scales():
     [
         {"min_prefill": 3, "max_prefill": 2},
         {"min_decode": 3},
+        {"max_vision": 0},
+        {"modules": {"router": "rorqual_router"}},
         {"down_utilisation": 0.9, "up_utilisation": 0.8},
     ],
 )

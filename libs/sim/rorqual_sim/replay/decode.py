@@ -43,6 +43,10 @@ class Instance:
     slowdown: float = 1.0
     """Its steps take this much longer now."""
 
+    @property
+    def is_empty(self) -> bool:
+        return not self.running
+
     def give_up(self) -> list[Request]:
         """Everything it had, when it is gone; what was emitted is known elsewhere."""
         lost = []

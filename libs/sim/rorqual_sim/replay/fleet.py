@@ -5,21 +5,20 @@ from __future__ import annotations
 import heapq
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
 import numpy as np
 from rorqual_policy.buckets import BUCKET_LIMITS_TOKENS
+from rorqual_policy.drain_choice import DrainCandidate, choose_drained
 from rorqual_policy.scaling import (
-    FleetDemand,
-    InstanceCounts,
-    ScalingParams,
     ScalingState,
     ServiceBounds,
     Target,
     desired_counts,
 )
+from rorqual_policy.scaling_load import FleetDemand, FlowDemand, HoldDemand, InstanceCounts
 from rorqual_policy.step_cost import chunk_cost_s
 
 from rorqual_sim.replay.decode import DecodeFleet, Instance
@@ -306,15 +305,16 @@ class Replay:
 
     def _scale(self) -> None:
         options = self._options
-        params = ScalingParams(
-            prefill=ServiceBounds(1, max(options.max_prefill, options.num_prefill)),
-            decode=ServiceBounds(1, max(options.max_decode, options.num_decode)),
-        )
+        bounds = {
+            "prefill": ServiceBounds(1, max(options.max_prefill, options.num_prefill)),
+            "decode": ServiceBounds(1, max(options.max_decode, options.num_decode)),
+        }
+        params = replace(options.scaling, services=bounds)
         self._scaling, decision = desired_counts(self._scaling, self._demand(), params)
         if options.max_prefill:
-            self._change(Role.PREFILL, decision.prefill)
+            self._change(Role.PREFILL, decision.targets["prefill"])
         if options.max_decode:
-            self._change(Role.DECODE, decision.decode)
+            self._change(Role.DECODE, decision.targets["decode"])
         self._at(self._now_s + _SCALE_EVERY_S, self._scale)
 
     def _demand(self) -> FleetDemand:
@@ -326,13 +326,17 @@ class Replay:
         per_rank = (1 - options.cost.a0_s / self._prefill.policy.budget.max_s) / options.cost.a1_s
         return FleetDemand(
             now_s=self._now_s,
-            prefill=InstanceCounts(self._num_up(Role.PREFILL), self._pending(Role.PREFILL)),
-            decode=InstanceCounts(self._num_up(Role.DECODE), self._pending(Role.DECODE)),
-            missed_tokens_per_s=missed,
-            backlog_tokens=int(sum(self._prefill.queued_s) / options.cost.a1_s),
-            prefill_tokens_per_s=per_rank * options.ranks_per_group,
-            num_decode_in_flight=decoding + len(self._no_room),
-            decode_slots=options.max_running,
+            prefill=FlowDemand(
+                counts=InstanceCounts(self._num_up(Role.PREFILL), self._pending(Role.PREFILL)),
+                arriving_per_s=missed,
+                backlog=int(sum(self._prefill.queued_s) / options.cost.a1_s),
+                capacity_per_s=per_rank * options.ranks_per_group,
+            ),
+            decode=HoldDemand(
+                counts=InstanceCounts(self._num_up(Role.DECODE), self._pending(Role.DECODE)),
+                num_held=decoding + len(self._no_room),
+                slots=options.max_running,
+            ),
         )
 
     def _pending(self, role: Role) -> tuple[float, ...]:
@@ -348,8 +352,8 @@ class Replay:
             ready_s = self._now_s + self._options.start_up_s
             self._starting[role].append(ready_s)
             self._at(ready_s, self._add, role)
-        for _ in range(-target.num_change):
-            self._drain_one(role)
+        if target.num_change < 0:
+            self._drain(role, -target.num_change)
         if target.num_change:
             self._actions.append(
                 f"{self._now_s:.1f} s: {role} {target.num_change:+d}: {target.reason}"
@@ -362,16 +366,17 @@ class Replay:
             self._decode.instances.append(Instance(len(self._decode.instances)))
             self._come_up(role, self._decode.instances[-1])
 
-    def _drain_one(self, role: Role) -> None:
+    def _drain(self, role: Role, num: int) -> None:
+        """Those with the least work go, once it is done; one stays, whatever is on its way up."""
         fleet: list[Any] = self._prefill.groups if role is Role.PREFILL else self._decode.instances
-        members = [m for m in fleet if m.is_up and not m.is_draining]
-        if len(members) < 2:  # the others are still on their way up
-            return
-        member = members[-1]
-        member.is_draining = True
+        members = {str(m.number): m for m in fleet if m.is_up and not m.is_draining}
+        candidates = [_candidate(member) for member in members.values()]
+        chosen = choose_drained(candidates, min(num, len(members) - 1)).instance_ids
+        for member in (members[instance_id] for instance_id in chosen):
+            member.is_draining = True
+            if member.is_empty:
+                self._retire(role, member)
         self._prefill.assign()
-        if member.is_empty if role is Role.PREFILL else not member.running:
-            self._retire(role, member)
 
     # Result
 
@@ -409,3 +414,12 @@ class Replay:
             num_refused=self._num_refused,
             actions=self._actions,
         )
+
+
+def _candidate(member: Group | Instance) -> DrainCandidate:
+    if isinstance(member, Group):
+        held = sum(len(member.held(rank)) for rank in range(member.num_ranks))
+        return DrainCandidate(str(member.number), num_requests=held)
+    return DrainCandidate(
+        str(member.number), num_requests=len(member.running), kv_tokens=member.kv_tokens
+    )

@@ -8,6 +8,7 @@ from enum import StrEnum
 
 from rorqual_policy.placement import PlacementParams
 from rorqual_policy.prefill_policy import PREFILL_POLICIES, STEP_LIMIT_S
+from rorqual_policy.scaling import ScalingParams
 from rorqual_policy.step_cost import STUDY_COST, StepCost, checked_cost
 
 from rorqual_sim.replay.push import PUSH_RULES
@@ -68,6 +69,8 @@ class ReplayOptions:
     max_prefill: int = 0
     """Instances that scaling may reach; 0 = the count is fixed."""
     max_decode: int = 0
+    scaling: ScalingParams = field(default_factory=ScalingParams)
+    """Its bounds are those of this fleet."""
     start_up_s: float = 60.0
     """From the decision to start an instance to its first work."""
     ranks_per_group: int = 8

@@ -1,0 +1,91 @@
+"""Compose is driven by its command line: by a recorded one here, by the real one where it is."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+from rorqual_scaler.compose import Compose, ComposeParams
+from rorqual_scaler.drivers import DriverError
+
+ROOT = Path(__file__).parents[3]
+FAKE = """#!{python}
+import json, pathlib, sys, time
+here = pathlib.Path(__file__).parent
+with (here / "calls").open("a") as calls:
+    calls.write(json.dumps(sys.argv[1:]) + "\\n")
+counts = json.loads((here / "counts").read_text())
+arguments = sys.argv[1:]
+if "ps" in arguments:
+    print("\\n".join("%064x" % n for n in range(counts[arguments[-1]])))
+elif "--scale" in arguments:
+    service, _, num = arguments[arguments.index("--scale") + 1].partition("=")
+    if service not in counts:
+        sys.exit("no such service: " + service)
+    if service == "recipe":
+        time.sleep(60)
+    (here / "counts").write_text(json.dumps(dict(counts, **{{service: int(num)}})))
+"""
+"""What `docker compose` says and does, as far as we ask: `ps --quiet` prints a container a line."""
+
+
+@pytest.fixture
+def fake(tmp_path: Path) -> Path:
+    command = tmp_path / "docker-compose"
+    command.write_text(FAKE.format(python=sys.executable))
+    command.chmod(0o755)
+    (tmp_path / "counts").write_text(json.dumps({"decode": 1, "prefill": 2, "recipe": 1}))
+    return command
+
+
+def compose(command: Path | str, timeout_s: float = 30.0) -> Compose:
+    params = ComposeParams((str(command),), Path("compose.yaml"), "rorqual", timeout_s)
+    return Compose(params)
+
+
+async def test_counts_are_read_and_written(fake: Path) -> None:
+    orchestrator = compose(fake)
+    assert await orchestrator.read_count("prefill") == 2
+    await orchestrator.write_count("decode", 4)
+    assert await orchestrator.read_count("decode") == 4
+    calls = [json.loads(line) for line in (fake.parent / "calls").read_text().splitlines()]
+    chosen = ["--file", "compose.yaml", "--project-name", "rorqual"]
+    assert all(call[:4] == chosen for call in calls)
+    scale = ["up", "--detach", "--no-deps", "--no-recreate", "--scale", "decode=4", "decode"]
+    assert calls[1][4:] == scale
+
+
+async def test_what_it_says_of_a_failure_is_told(fake: Path) -> None:
+    with pytest.raises(DriverError, match=r"exit code 1.*no such service: vision"):
+        await compose(fake).write_count("vision", 2)
+    with pytest.raises(DriverError, match="No such file"):
+        await compose(fake.parent / "nowhere").read_count("decode")
+
+
+async def test_a_call_that_hangs_is_given_up(fake: Path) -> None:
+    with pytest.raises(DriverError, match=r"longer than 0\.5 s"):
+        await compose(fake, timeout_s=0.5).write_count("recipe", 2)
+
+
+def test_what_scales_publishes_no_port_and_has_no_fixed_name() -> None:
+    """Two containers of one service could not both have it."""
+    services = yaml.safe_load((ROOT / "compose.yaml").read_text())["services"]
+    for service in ("prefill", "decode", "vision", "recipe"):
+        assert not {"ports", "container_name"} & services[service].keys()
+
+
+@pytest.mark.skipif(shutil.which("docker-compose") is None, reason="docker-compose not installed")
+def test_the_real_one_knows_every_option() -> None:
+    for subcommand, options in (
+        ("ps", ["--quiet"]),
+        ("up", ["--detach", "--no-deps", "--no-recreate", "--scale"]),
+    ):
+        shown = subprocess.run(
+            ["docker-compose", subcommand, "--help"], capture_output=True, text=True, timeout=30
+        )
+        assert all(option in shown.stdout for option in options)
