@@ -39,25 +39,27 @@ class Service:
     shm: str = "256Mi"
     """Shared memory of the tensor plane"""
     max_replicas: int = 0
-    """Above 0: an autoscaler may go up to it"""
+    """Above 0: the scaler keeps it between `replicas` and so many"""
     is_single: bool = False
     """Never two at once, not even while one takes the place of the other"""
+    has_account: bool = False
+    """It speaks to the cluster, as the account of its name"""
     variables: tuple[tuple[str, str], ...] = ()
 
 
 SERVICES: dict[str, Service] = {
     "gateway": Service("1", "1Gi", 2, variables=(("RORQUAL_GATEWAY_HOST", "0.0.0.0"), ("RORQUAL_GATEWAY_STORED_KEYS", "true"))),
-    "recipe": Service("1", "1Gi", 2, has_model=True),
+    "recipe": Service("1", "1Gi", 2, has_model=True, max_replicas=8),
     "router": Service("1", "1Gi", 2, has_model=True, variables=(("RORQUAL_ROUTER_QUEUE_REPLICAS", "3"),)),
     "prefill": Service("4", "8Gi", 2, has_model=True, has_store=True, shm="2Gi", max_replicas=8),
     "decode": Service("4", "8Gi", 2, has_model=True, has_store=True, drain_s=90, shm="2Gi", max_replicas=8),
-    "vision": Service("2", "4Gi", 1, has_model=True, shm="1Gi"),
+    "vision": Service("2", "4Gi", 1, has_model=True, shm="1Gi", max_replicas=4),
     "kvmeta": Service("1", "2Gi", 2),
     "grammar": Service("1", "2Gi", 1, has_model=True),
-    "scaler": Service("250m", "512Mi", 1, is_single=True, variables=(("RORQUAL_SCALER_DRIVER", "none"),)),
+    "scaler": Service("250m", "512Mi", 1, is_single=True, has_account=True, variables=(("RORQUAL_SCALER_DRIVER", "kubernetes"), ("RORQUAL_SCALER_KUBERNETES_NAMESPACE", NAMESPACE))),
 }  # fmt: skip
-"""By service. gateway asks for keys: make the first with `rorqual keys create`. Autoscalers may add up
-what scalers want, so there is one."""
+"""By service. gateway asks for keys: make the first with `rorqual keys create`. Two scalers would
+undo each other's work, so there is one."""
 _NEEDS_REDIS = ("kvmeta", "recipe", "gateway")
 
 
@@ -75,12 +77,12 @@ def manifests() -> dict[str, list[Manifest]]:
 
 
 def service_objects(name: str, facts: Service) -> list[Manifest]:
-    """A deployment, what finds it, what keeps some of it up, and perhaps what scales it."""
+    """A deployment, what finds it, what keeps some of it up, and what it may do in the cluster."""
     objects = [_deployment(name, facts), _service(name)]
     if facts.replicas > 1:
         objects.append(_budget(name))
-    if facts.max_replicas:
-        objects.append(_autoscaler(name, facts))
+    if facts.has_account:
+        objects += _account(name)
     return objects
 
 
@@ -100,7 +102,8 @@ def _deployment(name: str, facts: Service) -> Manifest:
         "metadata": {"labels": _labels(name), "annotations": annotations},
         "spec": {
             "terminationGracePeriodSeconds": facts.drain_s + CLOSE_S,
-            "automountServiceAccountToken": False,
+            **({"serviceAccountName": name} if facts.has_account else {}),
+            "automountServiceAccountToken": facts.has_account,
             "securityContext": {
                 "runAsNonRoot": True,
                 "runAsUser": USER,
@@ -178,12 +181,25 @@ def _environment(name: str, facts: Service) -> list[Manifest]:
         "RORQUAL_DRAIN_S": str(facts.drain_s),
         "NUMBA_CACHE_DIR": "/tmp/numba",
         **dict(facts.variables),
+        **(_bounds() if name == "scaler" else {}),
     }
     variables: list[Manifest] = [{"name": key, "value": value} for key, value in fixed.items()]
     variables.append({"name": "RORQUAL_ADVERTISE_HOST", "valueFrom": address})
+    pod_name = {"fieldRef": {"fieldPath": "metadata.name"}}
+    variables.append({"name": "RORQUAL_INSTANCE_ID", "valueFrom": pod_name})
     if name in _NEEDS_REDIS:
         variables.append({"name": "RORQUAL_REDIS_URL", "value": f"redis://redis:{REDIS_PORT}/0"})
     return variables
+
+
+def _bounds() -> dict[str, str]:
+    """Of what the scaler scales. Its `replicas` are what a fleet starts with and never falls below."""
+    found = {}
+    for name, facts in SERVICES.items():
+        if facts.max_replicas:
+            found[f"RORQUAL_SCALER_MIN_{name.upper()}"] = str(facts.replicas)
+            found[f"RORQUAL_SCALER_MAX_{name.upper()}"] = str(facts.max_replicas)
+    return found
 
 
 def _volumes(name: str, facts: Service) -> list[Manifest]:
@@ -231,31 +247,25 @@ def _budget(name: str) -> Manifest:
     return _object("policy/v1", "PodDisruptionBudget", name, labels=_labels(name), spec=spec)
 
 
-def _autoscaler(name: str, facts: Service) -> Manifest:
-    """By what the scaler wants, from Prometheus: needs an adapter for external metrics."""
-    metric = {
-        "type": "External",
-        "external": {
-            "metric": {
-                "name": "rorqual_scaler_wanted_instances",
-                "selector": {"matchLabels": {"target": name}},
-            },
-            "target": {"type": "AverageValue", "averageValue": "1"},
-        },
-    }
-    behavior = {
-        "scaleDown": {"stabilizationWindowSeconds": 300, "policies": [{"type": "Pods", "value": 1, "periodSeconds": 60}]},
-        "scaleUp": {"stabilizationWindowSeconds": 0},
-    }  # fmt: skip
-    target = {"apiVersion": "apps/v1", "kind": "Deployment", "name": name}
-    spec = {
-        "scaleTargetRef": target,
-        "minReplicas": facts.replicas,
-        "maxReplicas": facts.max_replicas,
-        "metrics": [metric],
-        "behavior": behavior,
-    }
-    return _object("autoscaling/v2", "HorizontalPodAutoscaler", name, labels=_labels(name), spec=spec)  # fmt: skip
+def _account(name: str) -> list[Manifest]:
+    """It reads and writes how many pods each Deployment of this namespace has, and says of a pod
+    that it is to go first; nothing else."""
+    rules = [
+        {"apiGroups": ["apps"], "resources": ["deployments/scale"], "resourceNames": _scaled(), "verbs": ["get", "patch"]},
+        {"apiGroups": [""], "resources": ["pods"], "verbs": ["patch"]},
+    ]  # fmt: skip
+    subject = {"kind": "ServiceAccount", "name": name, "namespace": NAMESPACE}
+    role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": name}
+    api = "rbac.authorization.k8s.io/v1"
+    return [
+        _object("v1", "ServiceAccount", name, labels=_labels(name)),
+        _object(api, "Role", name, labels=_labels(name), rules=rules),
+        _object(api, "RoleBinding", name, labels=_labels(name), roleRef=role, subjects=[subject]),
+    ]
+
+
+def _scaled() -> list[str]:
+    return [name for name, facts in SERVICES.items() if facts.max_replicas]
 
 
 def _claim(name: str, mode: str, size: str) -> Manifest:
@@ -390,6 +400,7 @@ def _policies() -> list[Manifest]:
             {"from": [{"podSelector": _select("nats")}], "ports": [{"port": 6222}]},
         ]),
         _policy("redis", _select("redis"), ["Ingress"], ingress=[{"from": redis_clients, "ports": [{"port": REDIS_PORT}]}]),
+        _policy("scaler-api", _select("scaler"), ["Egress"], egress=[{"ports": [{"port": 443}, {"port": 6443}]}]),
         _policy("vision-fetches", _select("vision"), ["Egress"], egress=[{"to": [public], "ports": [{"port": 443}, {"port": 80}]}]),
     ]  # fmt: skip
 

@@ -15,13 +15,11 @@ from rorqual_cli.bench_arguments import add_bench
 from rorqual_cli.keys_arguments import add_keys
 from rorqual_cli.kv_arguments import add_kv
 from rorqual_cli.model import DEFAULT_MODEL
-from rorqual_cli.options import DEFAULT_HOME, FleetOptions
+from rorqual_cli.options import DEFAULT_HOME, SCALED, FleetOptions
 from rorqual_cli.problems import CliError, ExitCode
 from rorqual_cli.replay_arguments import add_plan, add_replay
 from rorqual_cli.report import make_reporter
 from rorqual_cli.state import running_state
-
-_COUNTED = ("prefill", "decode", "vision", "recipe")
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -70,9 +68,8 @@ def _add_up(
     up.add_argument("--model", default=DEFAULT_MODEL, help="known id, GGUF file or directory")
     up.add_argument("--host", default="127.0.0.1", help="address the gateway listens on")
     up.add_argument("--port", type=_port, default=8000, help="port of the gateway; 0 = any")
-    for service in _COUNTED:
+    for service in SCALED:
         up.add_argument(f"--{service}", type=_count, default=1, metavar="N", help="instances")
-    for service in ("prefill", "decode"):
         up.add_argument(f"--max-{service}", type=_count, metavar="N", help="the scaler's bound")
     up.add_argument("--otlp-endpoint", help="send spans here, e.g. http://127.0.0.1:4317")
     up.add_argument("--drain", type=_seconds, default=10.0, metavar="S", help="grace at the end")
@@ -181,9 +178,8 @@ def _up(options: argparse.Namespace, arguments: Sequence[str]) -> int:
         model=options.model,
         host=options.host,
         port=options.port,
-        num_instances={service: getattr(options, service) for service in _COUNTED},
-        max_prefill=options.max_prefill,
-        max_decode=options.max_decode,
+        num_instances={service: getattr(options, service) for service in SCALED},
+        max_instances={service: getattr(options, f"max_{service}") or 0 for service in SCALED},
         otlp_endpoint=options.otlp_endpoint,
         drain_s=options.drain,
     )

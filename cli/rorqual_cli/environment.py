@@ -9,7 +9,7 @@ from importlib import import_module
 
 from rorqual_runtime.settings import known_variables
 
-from rorqual_cli.options import SERVICES
+from rorqual_cli.options import SCALED, SERVICES
 from rorqual_cli.problems import CliError
 
 _PREFIX = "RORQUAL_"
@@ -23,10 +23,8 @@ _DECIDED_BY_US = {
     "RORQUAL_DRAIN_S": "use --drain",
     "RORQUAL_GATEWAY_HOST": "use --host",
     "RORQUAL_GATEWAY_PORT": "use --port",
-    "RORQUAL_SCALER_MIN_PREFILL": "use --prefill",
-    "RORQUAL_SCALER_MAX_PREFILL": "use --max-prefill",
-    "RORQUAL_SCALER_MIN_DECODE": "use --decode",
-    "RORQUAL_SCALER_MAX_DECODE": "use --max-decode",
+    **{f"RORQUAL_SCALER_MIN_{service.upper()}": f"use --{service}" for service in SCALED},
+    **{f"RORQUAL_SCALER_MAX_{service.upper()}": f"use --max-{service}" for service in SCALED},
 }
 
 

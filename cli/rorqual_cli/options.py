@@ -23,6 +23,9 @@ SERVICES = (
 )
 """In start order; everything may start before what it needs, and waits for it."""
 
+SCALED = ("prefill", "decode", "vision", "recipe")
+"""What the scaler may add to."""
+
 STOP_ORDER = (
     ("scaler", "gateway"),
     ("prefill", "decode", "vision"),
@@ -43,9 +46,9 @@ class FleetOptions:
     """0 = any free one."""
     num_instances: Mapping[str, int] = field(default_factory=dict)
     """By service; one of each where nothing is said."""
-    max_prefill: int | None = None
-    """Upper bound of the scaler; None: what is started, so nothing is ever added."""
-    max_decode: int | None = None
+    max_instances: Mapping[str, int] = field(default_factory=dict)
+    """Upper bounds of the scaler by service; where nothing is said: what is started, so nothing
+    is ever added."""
     otlp_endpoint: str | None = None
     restart: bool = True
     """Whether a crashed process is started again."""

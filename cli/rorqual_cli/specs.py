@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rorqual_cli.address import fleet_secrets
-from rorqual_cli.options import SERVICES, FleetOptions
+from rorqual_cli.options import SCALED, SERVICES, FleetOptions
 from rorqual_cli.processes import ProcessSpec
 
 
@@ -88,8 +88,9 @@ def _service_env(service: str, options: FleetOptions, endpoints: Endpoints) -> M
 def _scaler_env(options: FleetOptions) -> Mapping[str, str]:
     """Bounds: never below what was started, and above it only where that was allowed."""
     env = {}
-    for service, maximum in (("PREFILL", options.max_prefill), ("DECODE", options.max_decode)):
-        started = options.count(service.lower())
-        env[f"RORQUAL_SCALER_MIN_{service}"] = str(started)
-        env[f"RORQUAL_SCALER_MAX_{service}"] = str(max(started, maximum or 0))
+    for service in SCALED:
+        started = options.count(service)
+        most = max(started, options.max_instances.get(service, 0))
+        env[f"RORQUAL_SCALER_MIN_{service.upper()}"] = str(started)
+        env[f"RORQUAL_SCALER_MAX_{service.upper()}"] = str(most)
     return env

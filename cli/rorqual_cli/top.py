@@ -1,4 +1,5 @@
-"""`rorqual top`: the fleet live in the terminal, asked over NATS once a second."""
+"""`rorqual top`: the fleet live in the terminal, asked over NATS once a second, and what the scaler
+makes of it."""
 
 from __future__ import annotations
 
@@ -8,10 +9,15 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from google.protobuf.message import DecodeError
+from nats.aio.client import Client
+from nats.errors import Error as NatsError
 from rich.console import Console, Group
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
+from rorqual_proto.v1.scaler_pb2 import GetDecisionRequest, ScaleDecision
+from rorqual_runtime import subjects
 from rorqual_runtime.discovery import Instance, discover
 
 from rorqual_cli.address import BusAddress
@@ -19,6 +25,7 @@ from rorqual_cli.ps import load_text, state_text, uptime_text
 from rorqual_cli.readiness import connect
 
 COLUMNS = ("SERVICE", "ID", "UPTIME", "STATE", "REQUESTS", "ERRORS", "LOAD")
+SCALER_COLUMNS = ("SCALED", "RUNNING", "PENDING", "WANTED", "CHANGE", "WHY")
 ASK_S = 0.3
 
 
@@ -49,14 +56,26 @@ async def _watch(address: BusAddress, interval_s: float, num_rounds: int | None)
         with Live(console=console, auto_refresh=False, screen=sys.stdout.isatty()) as live:
             shown = 0
             while num_rounds is None or shown < num_rounds:
-                live.update(render(await discover(nc, ASK_S)), refresh=True)
+                instances, decision = await asyncio.gather(discover(nc, ASK_S), _decision(nc))
+                live.update(render(instances, decision), refresh=True)
                 shown += 1
                 await asyncio.sleep(interval_s if shown != num_rounds else 0)
     finally:
         await nc.close()
 
 
-def render(instances: Sequence[Instance]) -> Group:
+async def _decision(nc: Client) -> ScaleDecision | None:
+    """What the scaler last decided; None when it does not answer in time."""
+    asked = GetDecisionRequest().SerializeToString()
+    try:
+        reply = await nc.request(subjects.scaler_get_decision(), asked, timeout=ASK_S)
+        decision = ScaleDecision.FromString(reply.data)
+    except (NatsError, DecodeError):
+        return None
+    return decision if decision.targets else None
+
+
+def render(instances: Sequence[Instance], decision: ScaleDecision | None = None) -> Group:
     """What is shown of one answer of the fleet."""
     table = Table(*COLUMNS, box=None, pad_edge=False)
     for instance in instances:
@@ -69,7 +88,19 @@ def render(instances: Sequence[Instance]) -> Group:
             str(instance.num_errors),
             load_text(instance.load),
         )
-    return Group(Text(summary(totals(instances))), Text(_counts(instances)), Text(), table)
+    head = (Text(summary(totals(instances))), Text(_counts(instances)), Text())
+    return Group(*head, table, *([] if decision is None else [Text(), _scaling(decision)]))
+
+
+def _scaling(decision: ScaleDecision) -> Table:
+    table = Table(*SCALER_COLUMNS, box=None, pad_edge=False)
+    for target in decision.targets:
+        counts = (target.num_running, target.num_pending, target.num_desired)
+        change = f"{target.num_change:+d}" if target.num_change else "-"
+        table.add_row(target.service, *map(str, counts), change, target.reason)
+    if decision.driver == "none":
+        table.caption = "dry run: nobody carries this out"
+    return table
 
 
 def totals(instances: Sequence[Instance]) -> Totals:

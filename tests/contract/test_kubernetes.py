@@ -12,8 +12,10 @@ import yaml
 from rorqual_cli.servers import nats_binary
 from rorqual_runtime.identities.issue import issue
 from rorqual_runtime.settings import RuntimeSettings, variables_of
+from rorqual_scaler.settings import SERVICES as SCALED
+from rorqual_scaler.settings import ScalerSettings
 
-from scripts.kubernetes import CLOSE_S, NATS_CONF, manifests, render
+from scripts.kubernetes import CLOSE_S, NAMESPACE, NATS_CONF, manifests, render
 from tests.contract.distributions import ROOT, SERVICES
 from tests.contract.test_compose import settings_of
 
@@ -70,6 +72,34 @@ def test_nats_accepts_its_configuration(tmp_path: Path) -> None:
     command = [nats_binary(), "-t", "-c", str(folder / "nats.conf"), "--name", "nats-0"]
     run = subprocess.run(command, check=False, capture_output=True, text=True, timeout=60)
     assert run.returncode == 0, run.stderr
+
+
+def test_the_scaler_may_scale_what_it_is_told_to_scale_and_nothing_else() -> None:
+    (role,) = (one for one in OBJECTS if one["kind"] == "Role")
+    scale, pods = role["rules"]
+    assert (scale["resources"], scale["verbs"]) == (["deployments/scale"], ["get", "patch"])
+    assert set(scale["resourceNames"]) == set(SCALED)
+    assert (pods["resources"], pods["verbs"]) == (["pods"], ["patch"])
+    accounts = {
+        one["metadata"]["name"]: one["spec"]["template"]["spec"]["automountServiceAccountToken"]
+        for one in OBJECTS
+        if one["kind"] == "Deployment"
+    }
+    assert {name for name, mounts in accounts.items() if mounts} == {"scaler"}
+    pod = deployment("scaler")["spec"]["template"]["spec"]
+    assert pod["serviceAccountName"] == role["metadata"]["name"]
+
+
+def test_the_scalers_bounds_begin_at_what_is_deployed(monkeypatch: pytest.MonkeyPatch) -> None:
+    (container,) = deployment("scaler")["spec"]["template"]["spec"]["containers"]
+    for one in container["env"]:
+        if one["name"].startswith("RORQUAL_SCALER_"):
+            monkeypatch.setenv(one["name"], one["value"])
+    settings = ScalerSettings()
+    assert (settings.driver, settings.kubernetes_namespace) == ("kubernetes", NAMESPACE)
+    for service in SCALED:
+        least, most, _ = settings.bounds(service)
+        assert least == deployment(service)["spec"]["replicas"] < most
 
 
 @pytest.mark.parametrize("version", VERSIONS)

@@ -39,7 +39,7 @@ def _wait_for(running: RunningFleet, num_decode: int, timeout_s: float) -> None:
 
 def test_decode_scales_out_and_in_within_bounds_and_loses_nothing(fleet: FleetFactory) -> None:
     running = fleet(
-        max_decode=2,
+        max_instances={"decode": 2},
         env={
             "RORQUAL_DECODE_MAX_RUNNING": "4",
             "RORQUAL_SCALER_UP_AFTER_S": "1",

@@ -202,8 +202,7 @@ def fleet_options(
     patient: bool = True,
     drain_s: float = 5.0,
     env: Mapping[str, str] | None = None,
-    max_prefill: int | None = None,
-    max_decode: int | None = None,
+    max_instances: Mapping[str, int] | None = None,
     **num_instances: int,
 ) -> FleetOptions:
     """Options of a test fleet: any free port, by default the default model of this checkout.
@@ -217,8 +216,7 @@ def fleet_options(
         model=model,
         port=0,
         num_instances=num_instances,
-        max_prefill=max_prefill,
-        max_decode=max_decode,
+        max_instances=max_instances or {},
         restart=restart,
         drain_s=drain_s,
         env={**(PATIENT if patient else {}), **(env or {})},

@@ -198,9 +198,11 @@ def test_each_instance_has_its_own_identity_and_the_shared_addresses() -> None:
         assert spec.command[:2] == (sys.executable, "-m")
 
 
-@pytest.mark.parametrize(("maximum", "expected"), [(None, "2"), (1, "2"), (5, "5")])
-def test_the_scaler_never_goes_below_what_was_started(maximum: int | None, expected: str) -> None:
-    env = specs(num_instances={"prefill": 2}, max_prefill=maximum)["scaler-1"].env
+@pytest.mark.parametrize(
+    ("most", "expected"), [({}, "2"), ({"prefill": 1}, "2"), ({"prefill": 5}, "5")]
+)
+def test_the_scaler_never_goes_below_what_was_started(most: dict[str, int], expected: str) -> None:
+    env = specs(num_instances={"prefill": 2}, max_instances=most)["scaler-1"].env
     assert env["RORQUAL_SCALER_MIN_PREFILL"] == "2"
     assert env["RORQUAL_SCALER_MAX_PREFILL"] == expected
 

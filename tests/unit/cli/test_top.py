@@ -8,6 +8,7 @@ import pytest
 from rich.console import Console
 from rorqual_cli.top import render, summary, totals
 from rorqual_proto.v1.load_pb2 import LoadReport
+from rorqual_proto.v1.scaler_pb2 import ScaleDecision, ServiceTarget
 from rorqual_runtime.discovery import Instance
 
 
@@ -59,3 +60,16 @@ def test_an_empty_fleet_and_one_without_figures_can_be_shown() -> None:
     out = io.StringIO()
     Console(file=out, width=160).print(render([instance("router", 1, None)]))
     assert "router-1" in out.getvalue() and "1m05s" in out.getvalue()
+
+
+def test_what_the_scaler_decided_is_shown_with_its_reason() -> None:
+    target = ServiceTarget(
+        service="decode", num_running=2, num_pending=1, num_desired=4, num_change=1, reason="full"
+    )
+    out = io.StringIO()
+    console = Console(file=out, width=160)
+    console.print(render([instance("scaler", 1, None)], ScaleDecision(targets=[target])))
+    row = next(line for line in out.getvalue().splitlines() if line.startswith("decode"))
+    assert row.split() == ["decode", "2", "1", "4", "+1", "full"]
+    console.print(render([], ScaleDecision(targets=[target], driver="none")))
+    assert "dry run" in out.getvalue()

@@ -136,6 +136,13 @@ function Heat({ load }) {
   `;
 }
 
+/** What was done about it: instances started or stopped, or nothing in a dry run. */
+function change(target, decision) {
+  if (!target.num_change) return "";
+  const text = `${target.num_change > 0 ? "+" : "\u2212"}${Math.abs(target.num_change)}`;
+  return decision.driver === "none" ? `${text} (dry run)` : text;
+}
+
 function Decisions({ decisions }) {
   return html`
     <section aria-label="Decisions of the scaler">
@@ -143,12 +150,13 @@ function Decisions({ decisions }) {
       ${decisions.length === 0 && html`<p class="hint">No decision since this gateway started.</p>`}
       ${decisions.length > 0 && html`
         <div class="scroll" tabindex="0"><table>
-          <thead><tr><th>When</th><th>Service</th><th>Running</th><th>Wanted</th><th>Why</th></tr></thead>
+          <thead><tr><th>When</th><th>Service</th><th>Running</th><th>Starting</th><th>Wanted</th><th>Change</th><th>Why</th></tr></thead>
           <tbody>
             ${decisions.slice(0, 20).flatMap((decision) => decision.targets.map((target) => html`
               <tr>
                 <td>${new Date(Number(decision.decided_unix_s) * 1000).toLocaleTimeString()}</td>
-                <td>${target.service}</td><td>${target.num_running}</td><td>${target.num_desired}</td><td>${target.reason}</td>
+                <td>${target.service}</td><td>${target.num_running}</td><td>${target.num_pending}</td>
+                <td>${target.num_desired}</td><td>${change(target, decision)}</td><td>${target.reason}</td>
               </tr>`))}
           </tbody>
         </table></div>`}
