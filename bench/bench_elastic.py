@@ -1,0 +1,235 @@
+"""`make bench-elastic`: one prefill and one decode instance become four of each under load and one
+again without it, all by the scaler's local driver, and every request is answered as it would be by
+a calm fleet.
+
+The scaler's windows are compressed by COMPRESSION, so "one reversal in five minutes" is one in
+300 s / COMPRESSION here. Everything runs on this machine: more instances make nothing quicker.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import random
+import sys
+import tempfile
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import httpx
+import nats
+from nats.aio.msg import Msg
+from rorqual_proto.v1.scaler_pb2 import ScaleDecision
+from rorqual_runtime import subjects
+
+from bench.prompts import distinct_prompts
+from bench.report import at_most, emit
+from tests.support.fleet import RunningFleet, running_fleet
+
+MODEL = "smollm2-135m-instruct"
+MOST = 4
+SCALED = ("prefill", "decode")
+COMPRESSION = 20.0
+FIVE_MINUTES_S = 300.0
+PROMPT_WORDS, NEW_TOKENS, LONG_NEW_TOKENS = 250, 48, 600
+LEVELS = ((2, 15.0), (20, 90.0), (2, 60.0))
+"""Requests under way at a time, and for how long."""
+NUM_LONG = 2
+"""Long answers that are under way all the time: what scale-down has to move."""
+NUM_CHECKED = 24
+REQUEST_TIMEOUT_S = 300.0
+SETTLE_S = 240.0
+ENV = {
+    "RORQUAL_DECODE_MAX_RUNNING": "4",
+    "RORQUAL_SCALER_INTERVAL_S": "0.5",
+    "RORQUAL_SCALER_WINDOW_S": "4",
+    "RORQUAL_SCALER_UP_AFTER_S": "1",
+    "RORQUAL_SCALER_DOWN_AFTER_S": f"{FIVE_MINUTES_S / COMPRESSION:g}",
+    "RORQUAL_SCALER_DOWN_PAUSE_S": "3",
+    "RORQUAL_SCALER_BACKLOG_CLEAR_S": "2",
+    "RORQUAL_SCALER_SILENT_S": "10",
+}
+
+
+@dataclass
+class Watched:
+    """Decisions as they were published."""
+
+    most_running: Counter[str] = field(default_factory=Counter)
+    running: Counter[str] = field(default_factory=Counter)
+    num_reversals: Counter[str] = field(default_factory=Counter)
+    changes: list[tuple[float, str, int, str]] = field(default_factory=list)
+    _directions: dict[str, int] = field(default_factory=dict)
+
+    async def on_decision(self, message: Msg) -> None:
+        for target in ScaleDecision.FromString(message.data).targets:
+            self.running[target.service] = target.num_running
+            most = max(self.most_running[target.service], target.num_running)
+            self.most_running[target.service] = most
+            if target.num_change:
+                self._note(target.service, target.num_change, target.reason)
+
+    def _note(self, service: str, change: int, reason: str) -> None:
+        self.changes.append((time.monotonic(), service, change, reason))
+        direction = 1 if change > 0 else -1
+        self.num_reversals[service] += self._directions.get(service) == -direction
+        self._directions[service] = direction
+
+    @property
+    def is_back(self) -> bool:
+        return all(self.running[service] == 1 for service in SCALED)
+
+
+@dataclass
+class Answers:
+    """What clients got."""
+
+    texts: dict[str, str] = field(default_factory=dict)
+    """By prompt."""
+    problems: list[str] = field(default_factory=list)
+
+
+class Load:
+    """Clients that ask one new prompt after the other."""
+
+    def __init__(self, client: httpx.AsyncClient, seed: int) -> None:
+        self._client = client
+        self._prompts = iter(distinct_prompts(2000, num_words=PROMPT_WORDS, seed=seed))
+        self.answers = Answers()
+        self.long_answers = Answers()
+        self._under_way: set[asyncio.Task[None]] = set()
+
+    async def run(self, levels: tuple[tuple[int, float], ...]) -> None:
+        """All levels one after the other; everything asked for is waited for at the end."""
+        long_ones = [asyncio.create_task(self._keep_long()) for _ in range(NUM_LONG)]
+        for level, length_s in levels:
+            end_s = time.monotonic() + length_s
+            while time.monotonic() < end_s:
+                self._fill_up(level)
+                await asyncio.sleep(0.1)
+        for task in long_ones:
+            task.cancel()
+        await asyncio.gather(*long_ones, return_exceptions=True)
+        await asyncio.gather(*self._under_way)
+
+    def _fill_up(self, level: int) -> None:
+        while len(self._under_way) < level:
+            task = asyncio.create_task(self._ask(self.answers, NEW_TOKENS))
+            self._under_way.add(task)
+            task.add_done_callback(self._under_way.discard)
+
+    async def _keep_long(self) -> None:
+        while True:
+            asked = asyncio.create_task(self._ask(self.long_answers, LONG_NEW_TOKENS))
+            self._under_way.add(asked)  # the last one is waited for, not cut off
+            try:
+                await asyncio.shield(asked)
+            finally:
+                asked.add_done_callback(self._under_way.discard)
+
+    async def _ask(self, answers: Answers, num_tokens: int) -> None:
+        prompt = next(self._prompts)
+        try:
+            answers.texts[prompt] = await ask(self._client, prompt, num_tokens)
+        except (httpx.HTTPError, RuntimeError) as error:
+            answers.problems.append(f"{type(error).__name__}: {error}")
+
+
+async def ask(client: httpx.AsyncClient, prompt: str, num_tokens: int) -> str:
+    """The greedy answer. Raises: httpx.HTTPError, RuntimeError."""
+    body = {
+        "model": MODEL,
+        "messages": [{"role": "user", "content": prompt}],
+        "max_tokens": num_tokens,
+        "ignore_eos": True,
+        "temperature": 0,
+    }
+    answer = await client.post("/v1/chat/completions", json=body)
+    if answer.status_code != 200:
+        raise RuntimeError(f"{answer.status_code} {answer.text[:300]}")
+    return str(answer.json()["choices"][0]["message"]["content"])
+
+
+async def num_different(client: httpx.AsyncClient, answers: Answers, num_tokens: int) -> int:
+    """Of some of the answers: how many the calm fleet gives otherwise."""
+    chosen = random.Random(1).sample(sorted(answers.texts), min(NUM_CHECKED, len(answers.texts)))
+    again = [await ask(client, prompt, num_tokens) for prompt in chosen]
+    return sum(answers.texts[p] != text for p, text in zip(chosen, again, strict=True))
+
+
+async def measure(fleet: RunningFleet, seed: int) -> bool:
+    """Up and down once; whether every goal was met."""
+    nc = await nats.connect(fleet.nats_url)
+    watched = Watched()
+    await nc.subscribe(subjects.scaler_decisions(), cb=watched.on_decision)
+    timeout = httpx.Timeout(REQUEST_TIMEOUT_S)
+    try:
+        async with httpx.AsyncClient(base_url=fleet.base_url, timeout=timeout) as client:
+            load, began_s = Load(client, seed), time.monotonic()
+            await load.run(LEVELS)
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(_until_back(watched), SETTLE_S)
+            took_s = time.monotonic() - began_s
+            wrong = await num_different(client, load.answers, NEW_TOKENS)
+            wrong += await num_different(client, load.long_answers, LONG_NEW_TOKENS)
+        return report(watched, load, wrong, took_s)
+    finally:
+        await nc.close()
+
+
+async def _until_back(watched: Watched) -> None:
+    while not watched.is_back:
+        await asyncio.sleep(0.2)
+
+
+def report(watched: Watched, load: Load, wrong: int, took_s: float) -> bool:
+    """One line a figure; what was decided, and why, on standard error."""
+    for at_s, service, change, reason in watched.changes:
+        since_s = at_s - watched.changes[0][0]
+        print(f"{since_s:6.1f} s  {service} {change:+d}: {reason}", file=sys.stderr)
+    problems = [*load.answers.problems, *load.long_answers.problems]
+    for problem in problems[:5]:
+        print(f"lost: {problem}", file=sys.stderr)
+    num_asked = len(load.answers.texts) + len(load.long_answers.texts) + len(problems)
+    met = emit("elastic_lost", len(problems), "requests", goal=0, passes=at_most, asked=num_asked)
+    met &= emit("elastic_wrong", wrong, "answers", goal=0, passes=at_most)
+    for service in SCALED:
+        met &= report_counts(service, watched, took_s)
+    return met
+
+
+def report_counts(service: str, watched: Watched, took_s: float) -> bool:
+    """One to MOST to one, and how often it turned round."""
+    most, last = watched.most_running[service], watched.running[service]
+    met = emit(f"elastic_most_{service}", most, "instances", goal=MOST)
+    met &= emit(f"elastic_last_{service}", last, "instances", goal=1, passes=at_most)
+    reversals = watched.num_reversals[service] * FIVE_MINUTES_S / COMPRESSION / took_s
+    unit = "in five minutes of the uncompressed clock"
+    return met & emit(
+        f"elastic_reversals_{service}",
+        reversals,
+        unit,
+        goal=1,
+        passes=at_most,
+        took_s=round(took_s),
+    )
+
+
+def main() -> int:
+    """Measure; 1 when a goal was missed."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seed", type=int, default=1)
+    options = parser.parse_args()
+    bounds = dict.fromkeys(SCALED, MOST)
+    with (
+        tempfile.TemporaryDirectory(prefix="rorqual-") as home,
+        running_fleet(Path(home), env=ENV, max_instances=bounds) as fleet,
+    ):
+        return 0 if asyncio.run(measure(fleet, options.seed)) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
