@@ -62,6 +62,8 @@ class Watched:
     running: Counter[str] = field(default_factory=Counter)
     num_reversals: Counter[str] = field(default_factory=Counter)
     changes: list[tuple[float, str, int, str]] = field(default_factory=list)
+    is_back: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set while one instance of each is what there is."""
     _directions: dict[str, int] = field(default_factory=dict)
 
     async def on_decision(self, message: Msg) -> None:
@@ -71,16 +73,16 @@ class Watched:
             self.most_running[target.service] = most
             if target.num_change:
                 self._note(target.service, target.num_change, target.reason)
+        if all(self.running[service] == 1 for service in SCALED):
+            self.is_back.set()
+        else:
+            self.is_back.clear()
 
     def _note(self, service: str, change: int, reason: str) -> None:
         self.changes.append((time.monotonic(), service, change, reason))
         direction = 1 if change > 0 else -1
         self.num_reversals[service] += self._directions.get(service) == -direction
         self._directions[service] = direction
-
-    @property
-    def is_back(self) -> bool:
-        return all(self.running[service] == 1 for service in SCALED)
 
 
 @dataclass
@@ -171,18 +173,13 @@ async def measure(fleet: RunningFleet, seed: int) -> bool:
             load, began_s = Load(client, seed), time.monotonic()
             await load.run(LEVELS)
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(_until_back(watched), SETTLE_S)
+                await asyncio.wait_for(watched.is_back.wait(), SETTLE_S)
             took_s = time.monotonic() - began_s
             wrong = await num_different(client, load.answers, NEW_TOKENS)
             wrong += await num_different(client, load.long_answers, LONG_NEW_TOKENS)
         return report(watched, load, wrong, took_s)
     finally:
         await nc.close()
-
-
-async def _until_back(watched: Watched) -> None:
-    while not watched.is_back:
-        await asyncio.sleep(0.2)
 
 
 def report(watched: Watched, load: Load, wrong: int, took_s: float) -> bool:
