@@ -4,34 +4,33 @@ from __future__ import annotations
 
 import heapq
 from collections import deque
-from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
 import numpy as np
 from rorqual_policy.buckets import BUCKET_LIMITS_TOKENS
-from rorqual_policy.drain_choice import DrainCandidate, choose_drained
-from rorqual_policy.scaling import (
-    ScalingState,
-    ServiceBounds,
-    Target,
-    desired_counts,
-)
-from rorqual_policy.scaling_load import FleetDemand, FlowDemand, HoldDemand, InstanceCounts
+from rorqual_policy.scaling import ScalingState, Target, desired_counts
+from rorqual_policy.scaling_load import FleetDemand, InstanceCounts
 from rorqual_policy.step_cost import chunk_cost_s
 
 from rorqual_sim.replay.decode import DecodeFleet, Instance
 from rorqual_sim.replay.options import Failure, ReplayOptions, Role
 from rorqual_sim.replay.prefill import NUM_QUEUES, Group, PrefillFleet
 from rorqual_sim.replay.requests import Request, schedule
+from rorqual_sim.replay.scaling import (
+    SCALE_EVERY_S,
+    fleet_demand,
+    missed_per_s,
+    scaling_params,
+    to_drain,
+)
 from rorqual_sim.replay.store import RankStores
 from rorqual_sim.traces import Trace
 from rorqual_sim.workloads import price
 
 INF = float("inf")
-_SCALE_EVERY_S = 1.0
-_DEMAND_WINDOW_S = 30.0
 _SAMPLES = 400
 _STUCK_S = 600.0
 """Longer than scaling thinks about anything."""
@@ -304,39 +303,23 @@ class Replay:
         self._card_s[role] += self._now_s - since_s
 
     def _scale(self) -> None:
-        options = self._options
-        bounds = {
-            "prefill": ServiceBounds(1, max(options.max_prefill, options.num_prefill)),
-            "decode": ServiceBounds(1, max(options.max_decode, options.num_decode)),
-        }
-        params = replace(options.scaling, services=bounds)
+        params = scaling_params(self._options)
         self._scaling, decision = desired_counts(self._scaling, self._demand(), params)
-        if options.max_prefill:
+        if self._options.max_prefill:
             self._change(Role.PREFILL, decision.targets["prefill"])
-        if options.max_decode:
+        if self._options.max_decode:
             self._change(Role.DECODE, decision.targets["decode"])
-        self._at(self._now_s + _SCALE_EVERY_S, self._scale)
+        self._at(self._now_s + SCALE_EVERY_S, self._scale)
 
     def _demand(self) -> FleetDemand:
-        while self._missed and self._missed[0][0] < self._now_s - _DEMAND_WINDOW_S:
-            self._missed.popleft()
-        missed = sum(tokens for _, tokens in self._missed) / _DEMAND_WINDOW_S
-        decoding = sum(len(i.running) for i in self._decode.instances)
-        options = self._options
-        per_rank = (1 - options.cost.a0_s / self._prefill.policy.budget.max_s) / options.cost.a1_s
-        return FleetDemand(
-            now_s=self._now_s,
-            prefill=FlowDemand(
-                counts=InstanceCounts(self._num_up(Role.PREFILL), self._pending(Role.PREFILL)),
-                arriving_per_s=missed,
-                backlog=int(sum(self._prefill.queued_s) / options.cost.a1_s),
-                capacity_per_s=per_rank * options.ranks_per_group,
-            ),
-            decode=HoldDemand(
-                counts=InstanceCounts(self._num_up(Role.DECODE), self._pending(Role.DECODE)),
-                num_held=decoding + len(self._no_room),
-                slots=options.max_running,
-            ),
+        return fleet_demand(
+            self._now_s,
+            self._options,
+            self._prefill,
+            self._decode,
+            lambda role: InstanceCounts(self._num_up(role), self._pending(role)),
+            arriving_per_s=missed_per_s(self._missed, self._now_s),
+            num_unplaced=len(self._no_room),
         )
 
     def _pending(self, role: Role) -> tuple[float, ...]:
@@ -367,12 +350,10 @@ class Replay:
             self._come_up(role, self._decode.instances[-1])
 
     def _drain(self, role: Role, num: int) -> None:
-        """Those with the least work go, once it is done; one stays, whatever is on its way up."""
-        fleet: list[Any] = self._prefill.groups if role is Role.PREFILL else self._decode.instances
-        members = {str(m.number): m for m in fleet if m.is_up and not m.is_draining}
-        candidates = [_candidate(member) for member in members.values()]
-        chosen = choose_drained(candidates, min(num, len(members) - 1)).instance_ids
-        for member in (members[instance_id] for instance_id in chosen):
+        fleet: Sequence[Group | Instance] = (
+            self._prefill.groups if role is Role.PREFILL else self._decode.instances
+        )
+        for member in to_drain(fleet, num):
             member.is_draining = True
             if member.is_empty:
                 self._retire(role, member)
@@ -414,12 +395,3 @@ class Replay:
             num_refused=self._num_refused,
             actions=self._actions,
         )
-
-
-def _candidate(member: Group | Instance) -> DrainCandidate:
-    if isinstance(member, Group):
-        held = sum(len(member.held(rank)) for rank in range(member.num_ranks))
-        return DrainCandidate(str(member.number), num_requests=held)
-    return DrainCandidate(
-        str(member.number), num_requests=len(member.running), kv_tokens=member.kv_tokens
-    )
