@@ -18,8 +18,9 @@ async def make_driver(ctx: ServiceContext, settings: ScalerSettings) -> Driver:
         return NoDriver()
     if settings.driver == "local":
         return _local_driver(ctx, settings)
+    elastic = [service for service in SERVICES if settings.is_elastic(service)]
     params = CountedDriverParams(
-        services=SERVICES,
+        services=tuple(elastic),
         start_deadline_s=settings.start_deadline_s,
         drain_s=settings.drain_s,
         poll_s=settings.poll_s,

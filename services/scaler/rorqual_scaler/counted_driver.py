@@ -45,6 +45,7 @@ class CountedDriverParams:
     """Bounds of waiting for an orchestrator."""
 
     services: tuple[str, ...]
+    """Those that may change; others are neither read nor written."""
     start_deadline_s: float
     """An instance that it should have but that nobody has heard counts as capacity for so long."""
     drain_s: float
@@ -91,7 +92,9 @@ class CountedDriver(Driver):
         self._track(self._poll())
 
     def own(self, service: str, live_ids: Collection[str]) -> OwnInstances:
-        known, now_s = self._services[service], self._clock.monotonic_s()
+        known, now_s = self._services.get(service), self._clock.monotonic_s()
+        if known is None:
+            return OwnInstances({}, ())
         known.leaving_until_s = {
             i: until_s
             for i, until_s in known.leaving_until_s.items()
@@ -106,8 +109,8 @@ class CountedDriver(Driver):
         return OwnInstances(pending, frozenset(known.leaving_until_s))
 
     def removable(self, service: str, live_ids: Collection[str]) -> Collection[str]:
-        leaving = self._services[service].leaving_until_s
-        return [i for i in live_ids if i not in leaving]
+        known = self._services.get(service)
+        return [] if known is None else [i for i in live_ids if i not in known.leaving_until_s]
 
     async def grow(self, service: str, target: Target) -> bool:
         return self._begin(service, target.num_desired, ())
@@ -124,7 +127,9 @@ class CountedDriver(Driver):
 
     def _begin(self, service: str, num: int, leaving: Sequence[str]) -> bool:
         """One change at a time: decisions are made again and again, so none has to wait."""
-        known, now_s = self._services[service], self._clock.monotonic_s()
+        known, now_s = self._services.get(service), self._clock.monotonic_s()
+        if known is None:
+            return False
         is_busy = known.change is not None and not known.change.done()
         if is_busy or now_s < known.retry_at_s or known.num_kept in (None, num):
             return False

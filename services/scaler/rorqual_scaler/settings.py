@@ -103,6 +103,11 @@ class ScalerSettings(BaseSettings):
             raise ValueError(f"modules of no such service: {sorted(unknown)}")
         return self
 
+    def is_elastic(self, service: str) -> bool:
+        """Whether its count may change at all."""
+        least, most, _ = self.bounds(service)
+        return least < most
+
     def bounds(self, service: str) -> tuple[int, int, int]:
         """Least, most and spare instances."""
         least, most, spare = (

@@ -105,6 +105,15 @@ async def test_a_failing_orchestrator_is_asked_again_after_growing_pauses():
     await end(tasks)
 
 
+async def test_a_service_that_may_not_change_is_left_alone():
+    kept, _, driver, tasks = await driving(1)
+    assert driver.own("vision", ["v1"]).pending == {}
+    assert driver.removable("vision", ["v1"]) == []
+    assert not await driver.grow("vision", target(2, +1))
+    assert kept.written == []
+    await end(tasks)
+
+
 async def test_a_count_that_others_changed_is_seen():
     kept, clock, driver, tasks = await driving(1)
     kept.num = 4
