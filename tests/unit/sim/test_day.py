@@ -24,7 +24,7 @@ def constant(per_s, num_s, seed=3):
 
 
 def test_the_mix_is_what_its_source_says():
-    assert MIX.mean_missed_tokens == pytest.approx(7500, rel=0.02)
+    assert MIX.mean_missed_tokens == pytest.approx(7500, rel=0.03)
     assert list(MIX.work_s) == sorted(MIX.work_s)
 
 
@@ -91,17 +91,17 @@ def test_failures_cost_attainment_and_nothing_else():
 
 
 def test_demand_follows_a_rise_and_a_fall_and_a_threshold_does_too():
-    nums = np.concatenate([constant(p, 1500) for p in (50.0, 120.0, 50.0)])
-    begin = busy_size(CALM, MIX, 50.0, 0.7)
-    bounds = ServiceBounds(1, 80)
+    nums = np.concatenate([constant(p, 1500) for p in (300.0, 900.0, 300.0)])
+    begin = busy_size(CALM, MIX, 300.0, 0.7)
+    bounds = ServiceBounds(1, 200)
     params = ScalingParams(services={"prefill": bounds, "decode": bounds}, redundancy=0.05)
     ours = simulate_day(CALM, MIX, nums, ByDemand(params), begin)
     assert ours.num_reversals <= 2
     assert begin.cards(CALM) * 75 / 60 < ours.card_hours
-    threshold = ByUtilisation(ThresholdParams(0.7), (1, 1), (80, 80))
+    threshold = ByUtilisation(ThresholdParams(0.7), (1, 1), (200, 200))
     theirs = simulate_day(CALM, MIX, nums, threshold, begin)
     assert theirs.num_changes > 1
-    most = busy_size(CALM, MIX, 120.0, 0.8)
+    most = busy_size(CALM, MIX, 900.0, 0.8)
     assert ours.card_hours < most.cards(CALM) * 75 / 60
     assert ours.attainment > 0.9
 
