@@ -18,12 +18,9 @@ import time
 from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import httpx
-import nats
-from nats.aio.msg import Msg
-from rorqual_proto.v1.scaler_pb2 import ScaleDecision
-from rorqual_runtime import subjects
 
 from bench.prompts import distinct_prompts
 from bench.report import at_most, emit
@@ -56,7 +53,7 @@ ENV = {
 
 @dataclass
 class Watched:
-    """Decisions as they were published."""
+    """Decisions as the console shows them."""
 
     most_running: Counter[str] = field(default_factory=Counter)
     running: Counter[str] = field(default_factory=Counter)
@@ -66,13 +63,25 @@ class Watched:
     """Set while one instance of each is what there is."""
     _directions: dict[str, int] = field(default_factory=dict)
 
-    async def on_decision(self, message: Msg) -> None:
-        for target in ScaleDecision.FromString(message.data).targets:
-            self.running[target.service] = target.num_running
-            most = max(self.most_running[target.service], target.num_running)
-            self.most_running[target.service] = most
-            if target.num_change:
-                self._note(target.service, target.num_change, target.reason)
+    async def watch(self, client: httpx.AsyncClient) -> None:
+        """Read the console's list of decisions for ever."""
+        seen = -1
+        while True:
+            with contextlib.suppress(httpx.HTTPError):
+                fleet = (await client.get("/console-api/fleet")).json()
+                for decision in reversed(fleet["decisions"]):
+                    if int(decision["seq"]) > seen:
+                        seen = int(decision["seq"])
+                        self.on_decision(decision)
+            await asyncio.sleep(0.3)
+
+    def on_decision(self, decision: dict[str, Any]) -> None:
+        for target in decision["targets"]:
+            service, num_running = target["service"], target["num_running"]
+            self.running[service] = num_running
+            self.most_running[service] = max(self.most_running[service], num_running)
+            if target["num_change"]:
+                self._note(service, target["num_change"], target["reason"])
         if all(self.running[service] == 1 for service in SCALED):
             self.is_back.set()
         else:
@@ -164,22 +173,19 @@ async def num_different(client: httpx.AsyncClient, answers: Answers, num_tokens:
 
 async def measure(fleet: RunningFleet, seed: int) -> bool:
     """Up and down once; whether every goal was met."""
-    nc = await nats.connect(fleet.nats_url)
     watched = Watched()
-    await nc.subscribe(subjects.scaler_decisions(), cb=watched.on_decision)
     timeout = httpx.Timeout(REQUEST_TIMEOUT_S)
-    try:
-        async with httpx.AsyncClient(base_url=fleet.base_url, timeout=timeout) as client:
-            load, began_s = Load(client, seed), time.monotonic()
-            await load.run(LEVELS)
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(watched.is_back.wait(), SETTLE_S)
-            took_s = time.monotonic() - began_s
-            wrong = await num_different(client, load.answers, NEW_TOKENS)
-            wrong += await num_different(client, load.long_answers, LONG_NEW_TOKENS)
-        return report(watched, load, wrong, took_s)
-    finally:
-        await nc.close()
+    async with httpx.AsyncClient(base_url=fleet.base_url, timeout=timeout) as client:
+        watching = asyncio.create_task(watched.watch(client))
+        load, began_s = Load(client, seed), time.monotonic()
+        await load.run(LEVELS)
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(watched.is_back.wait(), SETTLE_S)
+        took_s = time.monotonic() - began_s
+        watching.cancel()
+        wrong = await num_different(client, load.answers, NEW_TOKENS)
+        wrong += await num_different(client, load.long_answers, LONG_NEW_TOKENS)
+    return report(watched, load, wrong, took_s)
 
 
 def report(watched: Watched, load: Load, wrong: int, took_s: float) -> bool:

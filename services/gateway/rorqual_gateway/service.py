@@ -276,5 +276,5 @@ class GatewayService:
         report.num_active_requests = self.admission.num_active
 
 
-def _counts(decision: ScaleDecision) -> list[tuple[str, int, int]]:
-    return [(t.service, t.num_running, t.num_desired) for t in decision.targets]
+def _counts(decision: ScaleDecision) -> list[tuple[str, int, int, int]]:
+    return [(t.service, t.num_running, t.num_desired, t.num_change) for t in decision.targets]
