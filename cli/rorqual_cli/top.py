@@ -89,7 +89,9 @@ def render(instances: Sequence[Instance], decision: ScaleDecision | None = None)
             load_text(instance.load),
         )
     head = (Text(summary(totals(instances))), Text(_counts(instances)), Text())
-    return Group(*head, table, *([] if decision is None else [Text(), _scaling(decision)]))
+    if decision is None:
+        return Group(*head, table)
+    return Group(*head, table, Text(), _scaling(decision))
 
 
 def _scaling(decision: ScaleDecision) -> Table:
