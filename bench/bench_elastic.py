@@ -41,6 +41,7 @@ REQUEST_TIMEOUT_S = 300.0
 SETTLE_S = 240.0
 ENV = {
     "RORQUAL_DECODE_MAX_RUNNING": "4",
+    "RORQUAL_DECODE_DRAIN_GRACE_S": "1",
     "RORQUAL_SCALER_INTERVAL_S": "0.5",
     "RORQUAL_SCALER_WINDOW_S": "4",
     "RORQUAL_SCALER_UP_AFTER_S": "1",
@@ -59,6 +60,8 @@ class Watched:
     running: Counter[str] = field(default_factory=Counter)
     num_reversals: Counter[str] = field(default_factory=Counter)
     changes: list[tuple[float, str, int, str]] = field(default_factory=list)
+    moved: dict[str, int] = field(default_factory=dict)
+    """Generations that others took over, by decode instance."""
     is_back: asyncio.Event = field(default_factory=asyncio.Event)
     """Set while one instance of each is what there is."""
     _directions: dict[str, int] = field(default_factory=dict)
@@ -69,11 +72,18 @@ class Watched:
         while True:
             with contextlib.suppress(httpx.HTTPError):
                 fleet = (await client.get("/console-api/fleet")).json()
+                self.note_moves(fleet["instances"])
                 for decision in reversed(fleet["decisions"]):
                     if int(decision["seq"]) > seen:
                         seen = int(decision["seq"])
                         self.on_decision(decision)
             await asyncio.sleep(0.3)
+
+    def note_moves(self, instances: list[dict[str, Any]]) -> None:
+        for report in instances:
+            if report["service"] == "decode":
+                num = int(report["decode"]["moved_generations_total"])
+                self.moved[report["instance_id"]] = num
 
     def on_decision(self, decision: dict[str, Any]) -> None:
         for target in decision["targets"]:
@@ -199,6 +209,7 @@ def report(watched: Watched, load: Load, wrong: int, took_s: float) -> bool:
     num_asked = len(load.answers.texts) + len(load.long_answers.texts) + len(problems)
     met = emit("elastic_lost", len(problems), "requests", goal=0, passes=at_most, asked=num_asked)
     met &= emit("elastic_wrong", wrong, "answers", goal=0, passes=at_most)
+    met &= emit("elastic_moved", sum(watched.moved.values()), "generations", goal=1)
     for service in SCALED:
         met &= report_counts(service, watched, took_s)
     return met

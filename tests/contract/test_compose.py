@@ -92,10 +92,8 @@ def test_an_image_installs_exactly_what_its_service_needs(service: str) -> None:
     installs = [line for line in text.splitlines() if "pip install" in line]
     assert ["-c constraints.txt" in line for line in installs] == [True, False]
     assert "--no-deps" in installs[1]
-    for install in installs:
-        assert set(re.findall(r" \./([^\s[]+)", install)) == needed, (
-            "all local folders in one command"
-        )
+    for install in installs:  # all local folders in one command
+        assert set(re.findall(r" \./([^\s[]+)", install)) == needed
     assert set(re.findall(r"^COPY (\S+) \1$", text, re.MULTILINE)) == needed
     assert set(re.findall(r"^COPY (\S+)/pyproject.toml \1/$", text, re.MULTILINE)) == needed
     assert f'"-m", "rorqual_{service}"' in text
