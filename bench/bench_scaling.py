@@ -31,7 +31,7 @@ PEAK_SHARE = 0.68
 """Of the cards, busy at the peak of the daily curve, bursts not counted."""
 TARGETS = (0.5, 0.6, 0.7, 0.8)
 LARGE = ScalingParams(up_utilisation=0.9, down_utilisation=0.8, redundancy=0.02)
-"""For fleets where one instance is a hundredth: chance is small there, so less room will do. Source:
+"""For fleets where an instance is a hundredth: chance is small there, so less room will do. Source:
 this day with seed 2, of four sets of values; the default seed is another day."""
 MIN_ATTAINMENT, MAX_COST_RATIO = 0.99, 0.8
 MAX_MODEL_ERROR = 0.02
