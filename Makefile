@@ -8,7 +8,7 @@ flag = $(if $(filter-out 0,$($(1))),--$(2) $($(1)))
 UP := --port $(PORT) $(if $(filter-out 0,$(DETACH)),--detach) $(call flag,MODEL,model) \
       $(call flag,PREFILL,prefill) $(call flag,DECODE,decode) $(call flag,VISION,vision) $(call flag,RECIPE,recipe)
 
-.PHONY: docs e2e-compose chaos guesses train-tiny scores replay-quality expert-load serve stop test test-console test-gpu schemas fuzz lint audit proto setup vectors vectors-generated bench bench-fleet bench-tensors bench-engine bench-speculation bench-bus bench-recipe bench-model bench-kv kv-trace bench-policy bench-sim bench-balance bench-scaling bench-elastic bench-experts
+.PHONY: docs e2e-compose chaos faults soak cancels outages guesses train-tiny scores replay-quality expert-load serve stop test test-console test-gpu schemas fuzz lint audit proto setup vectors vectors-generated bench bench-fleet bench-tensors bench-engine bench-speculation bench-bus bench-recipe bench-model bench-kv kv-trace bench-policy bench-sim bench-balance bench-scaling bench-elastic bench-experts
 
 serve: $(STAMP)  ## the whole fleet: PORT=8000 DETACH=1 MODEL=dir PREFILL=n DECODE=n VISION=n RECIPE=n
 	@$(BIN)/rorqual up $(UP)
@@ -20,7 +20,19 @@ test: $(STAMP)  ## the whole suite; ARGS= goes to pytest
 	@$(BIN)/rorqual model prepare
 	@scripts/test.sh $(ARGS)
 
-chaos: $(STAMP)  ## servers and services away for a while under load: minutes, so not part of test
+chaos: $(STAMP)  ## random faults under load, one JSON line: SEED=n SECONDS=60 ARGS="decode kill"
+	@$(BIN)/rorqual chaos --seed $(or $(SEED),0) --seconds $(or $(SECONDS),60) $(ARGS)
+
+faults: $(STAMP)  ## docs/faults.md: each fault for itself under load
+	@$(BIN)/rorqual chaos --table docs/faults.md $(ARGS)
+
+soak: $(STAMP)  ## MINUTES=30 of load with a fault every 20 s; no process may grow
+	@$(BIN)/rorqual chaos --seed $(or $(SEED),0) --minutes $(or $(MINUTES),30) --every 20 --memory $(ARGS)
+
+cancels: $(STAMP)  ## N=2000 requests whose clients leave at random times: nothing stays held
+	@$(BIN)/rorqual chaos --seed $(or $(SEED),0) --cancels $(or $(N),2000) $(ARGS)
+
+outages: $(STAMP)  ## kvmeta, Redis and NATS away for 20 s each under load
 	@TEST_OUTAGES=1 $(BIN)/python -m pytest tests/e2e/test_kv_outages.py $(ARGS)
 
 guesses: $(STAMP)  ## N requests to a fleet without and one with guessed tokens: equal answers

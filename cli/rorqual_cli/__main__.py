@@ -12,14 +12,17 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from rorqual_cli.bench_arguments import add_bench
+from rorqual_cli.chaos_arguments import add_chaos
 from rorqual_cli.keys_arguments import add_keys
 from rorqual_cli.kv_arguments import add_kv
 from rorqual_cli.model import DEFAULT_MODEL
 from rorqual_cli.options import DEFAULT_HOME, SCALED, FleetOptions
 from rorqual_cli.problems import CliError, ExitCode
 from rorqual_cli.replay_arguments import add_plan, add_replay
-from rorqual_cli.report import make_reporter
+from rorqual_cli.report import PlainReporter, make_reporter
 from rorqual_cli.state import running_state
+
+_COUNTED = (*SCALED, "router", "kvmeta", "grammar", "gateway")
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -58,6 +61,7 @@ def _parser() -> argparse.ArgumentParser:
     add_keys(commands, home, _keys)
     _add_measuring(commands, home)
     _add_replay_log(commands, home)
+    add_chaos(commands, home, _chaos)
     return parser
 
 
@@ -68,8 +72,9 @@ def _add_up(
     up.add_argument("--model", default=DEFAULT_MODEL, help="known id, GGUF file or directory")
     up.add_argument("--host", default="127.0.0.1", help="address the gateway listens on")
     up.add_argument("--port", type=_port, default=8000, help="port of the gateway; 0 = any")
-    for service in SCALED:
+    for service in _COUNTED:
         up.add_argument(f"--{service}", type=_count, default=1, metavar="N", help="instances")
+    for service in SCALED:
         up.add_argument(f"--max-{service}", type=_count, metavar="N", help="the scaler's bound")
     up.add_argument("--otlp-endpoint", help="send spans here, e.g. http://127.0.0.1:4317")
     up.add_argument("--drain", type=_seconds, default=10.0, metavar="S", help="grace at the end")
@@ -178,7 +183,7 @@ def _up(options: argparse.Namespace, arguments: Sequence[str]) -> int:
         model=options.model,
         host=options.host,
         port=options.port,
-        num_instances={service: getattr(options, service) for service in SCALED},
+        num_instances={service: getattr(options, service) for service in _COUNTED},
         max_instances={service: getattr(options, f"max_{service}") or 0 for service in SCALED},
         otlp_endpoint=options.otlp_endpoint,
         drain_s=options.drain,
@@ -298,6 +303,24 @@ def _record(options: argparse.Namespace, _arguments: Sequence[str]) -> int:
     from rorqual_cli.record import run_record
 
     return run_record(options, make_reporter())
+
+
+def _chaos(options: argparse.Namespace, _arguments: Sequence[str]) -> int:
+    from rorqual_cli.chaos.run import ChaosOptions, run_chaos
+
+    chaos = ChaosOptions(
+        home=options.home,
+        model=options.model,
+        seed=options.seed,
+        seconds=60 * options.minutes if options.minutes else options.seconds,
+        every_s=options.every,
+        num_clients=options.clients,
+        faults=options.fault,
+        table=options.table,
+        watches_memory=options.memory,
+        num_cancels=options.cancels,
+    )
+    return run_chaos(chaos, PlainReporter(sys.stderr))
 
 
 def _port(text: str) -> int:

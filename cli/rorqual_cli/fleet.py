@@ -43,9 +43,8 @@ class Fleet:
         self.home = options.home.resolve()
         self.processes: dict[str, ManagedProcess] = {}
         """By instance id, servers included."""
-        self.endpoints = Endpoints(
-            options.host, options.port or free_port(), free_port(), free_port()
-        )
+        port, *more_ports = _gateway_ports(options)
+        self.endpoints = Endpoints(options.host, port, free_port(), free_port(), more_ports)
         self.is_ready = False
         """Whether it answers requests."""
         self._is_declared = False
@@ -71,7 +70,8 @@ class Fleet:
         for line in without_effect(os.environ):
             self._report.say(line)
         self._lock = lock_home(self.home)
-        check_port(self.endpoints.host, self.endpoints.port)
+        for number in range(1, self._options.count("gateway") + 1):
+            check_port(self.endpoints.host, self.endpoints.gateway_port(number))
         check_room(self.home)
         self._write_state()
         started_s = time.monotonic()
@@ -147,8 +147,9 @@ class Fleet:
         finally:
             self._report.waiting("")
             await nc.close()
-        gateway = next(p for p in services if p.spec.service == "gateway")
-        await wait_for_gateway(gateway, self.base_url, timeout_s=_GATEWAY_TIMEOUT_S)
+        gateways = [p for p in services if p.spec.service == "gateway"]
+        for gateway, url in zip(gateways, self.endpoints.base_urls, strict=True):
+            await wait_for_gateway(gateway, url, timeout_s=_GATEWAY_TIMEOUT_S)
 
     def _watch(self) -> None:
         self._watchers.append(asyncio.create_task(self._bound_logs()))
@@ -188,3 +189,8 @@ class Fleet:
             stop_s=len(STOP_ORDER) * self._grace_s + _STOP_SLACK_S,
             processes=records,
         ).write(self.home)
+
+
+def _gateway_ports(options: FleetOptions) -> list[int]:
+    numbers = range(options.count("gateway"))
+    return [options.port + number if options.port else free_port() for number in numbers]

@@ -43,7 +43,7 @@ class FleetOptions:
     model: str = DEFAULT_MODEL
     host: str = "127.0.0.1"
     port: int = 8000
-    """0 = any free one."""
+    """Of the first gateway, others have the ports behind it; 0 = any free ones."""
     num_instances: Mapping[str, int] = field(default_factory=dict)
     """By service; one of each where nothing is said."""
     max_instances: Mapping[str, int] = field(default_factory=dict)
@@ -57,6 +57,8 @@ class FleetOptions:
     ready_timeout_s: float = 180.0
     env: Mapping[str, str] = field(default_factory=dict)
     """Settings for all services, RORQUAL_*, on top of our own environment."""
+    instance_env: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    """The same by instance id, on top of `env`."""
 
     def count(self, service: str) -> int:
         """Instances of a service to start."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from typing import Protocol
+from typing import Protocol, TextIO
 
 from rich.console import Console
 from rich.status import Status
@@ -22,10 +22,13 @@ class Reporter(Protocol):
 
 
 class PlainReporter:
-    """Lines on stdout; repeated waiting lines are left out."""
+    """Lines, on stdout where nothing else is said; repeated waiting lines are left out."""
+
+    def __init__(self, out: TextIO | None = None) -> None:
+        self._out = out
 
     def say(self, text: str) -> None:
-        print(text, flush=True)
+        print(text, file=self._out, flush=True)
 
     def waiting(self, text: str) -> None:
         return

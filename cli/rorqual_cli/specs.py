@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,12 +20,23 @@ class Endpoints:
     port: int
     nats_port: int
     redis_port: int
+    more_ports: Sequence[int] = ()
+    """Of the gateways behind the first one."""
 
     @property
     def base_url(self) -> str:
-        """Where a client on this machine reaches the gateway."""
+        """Where a client on this machine reaches the first gateway."""
+        return self.base_urls[0]
+
+    @property
+    def base_urls(self) -> list[str]:
+        """Where a client on this machine reaches each gateway."""
         host = "127.0.0.1" if self.host in ("0.0.0.0", "::") else self.host
-        return f"http://{host}:{self.port}"
+        return [f"http://{host}:{port}" for port in (self.port, *self.more_ports)]
+
+    def gateway_port(self, number: int) -> int:
+        """Of the gateway of this number; they count from 1."""
+        return (self.port, *self.more_ports)[number - 1]
 
     @property
     def nats_url(self) -> str:
@@ -47,8 +58,9 @@ def service_specs(
             name = f"{service}-{number}"
             env = {
                 **shared,
-                **_service_env(service, options, endpoints),
+                **_service_env(service, number, options, endpoints),
                 **options.env,
+                **options.instance_env.get(name, {}),
                 "RORQUAL_INSTANCE_ID": name,
                 "RORQUAL_SECRETS_DIR": str(fleet_secrets(home) / service),
             }
@@ -74,11 +86,13 @@ def _shared_env(
     return env
 
 
-def _service_env(service: str, options: FleetOptions, endpoints: Endpoints) -> Mapping[str, str]:
+def _service_env(
+    service: str, number: int, options: FleetOptions, endpoints: Endpoints
+) -> Mapping[str, str]:
     if service == "gateway":
         return {
             "RORQUAL_GATEWAY_HOST": endpoints.host,
-            "RORQUAL_GATEWAY_PORT": str(endpoints.port),
+            "RORQUAL_GATEWAY_PORT": str(endpoints.gateway_port(number)),
         }
     if service == "scaler":
         return _scaler_env(options)

@@ -1,6 +1,6 @@
 """kvmeta, Redis and NATS each go away for 20 s under load: no request fails, and hits return.
 
-Takes 90 s on a quiet machine: `make chaos` runs it, `make test` leaves it out.
+Takes 90 s on a quiet machine: `make outages` runs it, `make test` leaves it out.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tests.support.fleet import FleetFactory, RunningFleet
 from tests.support.waiting import until_blocking
 
 pytestmark = pytest.mark.skipif(
-    "TEST_OUTAGES" not in os.environ, reason="outages of 20 s each: make chaos"
+    "TEST_OUTAGES" not in os.environ, reason="outages of 20 s each: make outages"
 )
 OUTAGE_S = 20.0
 REQUEST_S = 120.0

@@ -74,7 +74,9 @@ async def running_gateway(
         listener = open_listener("127.0.0.1", 0)
         origins = parse_cors_origins(gateway_settings.cors_origins)
         app = make_app(service, version="test", cors_origins=origins)
-        server = make_server(app, shutdown_s=1, tls=tls)
+        server = make_server(
+            app, shutdown_s=1, max_connections=gateway_settings.max_connections, tls=tls
+        )
         serving = ctx.track(server.serve(sockets=[listener]))
         ctx.mark_ready()
         try:

@@ -26,6 +26,7 @@ from typing import Any, TypeVar
 import pytest
 from rorqual_cli.address import BusAddress
 from rorqual_cli.fleet import Fleet
+from rorqual_cli.idle import held
 from rorqual_cli.model import DEFAULT_MODEL, ensure_model
 from rorqual_cli.options import FleetOptions
 from rorqual_cli.readiness import connect
@@ -161,13 +162,13 @@ class RunningFleet:
         end_s = time.monotonic() + timeout_s
         while True:
             loads = self.loads()
-            held = {name: counts for name, load in loads.items() if any(counts := _held(load))}
+            held_by = {name: count for name, load in loads.items() if (count := held(load))}
             silent = set(self.pids) - loads.keys() - SERVERS
-            if not held and not silent:
+            if not held_by and not silent:
                 return
             if time.monotonic() > end_s:
                 raise TimeoutError(
-                    f"after {timeout_s:.0f} s hold: {held}, silent: {sorted(silent)}"
+                    f"after {timeout_s:.0f} s hold: {held_by}, silent: {sorted(silent)}"
                 )
 
     def log(self, name: str) -> str:
@@ -248,11 +249,6 @@ def fleet() -> Iterator[FleetFactory]:
             return stack.enter_context(running_fleet(home, **options))
 
         yield start
-
-
-def _held(load: load_pb2.LoadReport) -> tuple[int, ...]:
-    counts = (load.num_active_requests, load.num_held_leases)
-    return (*counts, load.num_used_pages, load.num_used_windows)
 
 
 async def _make_fleet(options: FleetOptions) -> Fleet:

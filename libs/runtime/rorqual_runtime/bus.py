@@ -161,12 +161,15 @@ class Bus:
         timeout_s: float,
         absent_timeout_s: float | None = None,
         outlasts_outages: bool = False,
+        again_s: float | None = None,
     ) -> Rep:
         """Ask and return the answer, at least once: retried while nobody serves the subject (for
         `absent_timeout_s`, default all of the timeout) and after a broken connection.
 
         outlasts_outages: time without a broker does not count, up to `outage_s`; when it is back,
-        the question is asked anew. The inherited deadline bounds all of it.
+        the question is asked anew. again_s: without an answer for so long, it is sent once more, to
+        whoever is there, in case the one who took it is cut off: for handlers that may be asked
+        twice. The inherited deadline bounds all of it.
         Raises: the ServingError that the other end answered with, DeadlineExceeded, Unavailable,
         RequestTooLarge, Corrupt.
         """
@@ -180,6 +183,7 @@ class Bus:
             message.SerializeToString(),
             lambda answer_s: request_headers(min(end_unix_s, time.time() + answer_s)),
             Patience(own_s, absent_s, left_s - own_s),
+            again_s=again_s,
         )
         return parse_reply(reply_type, msg.data, msg.headers)
 

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import itertools
 import time
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +29,8 @@ LOG_INTERVAL_S = 3.0
 BACKGROUND_GRACE_S = 1.0
 POLL_S = 0.02
 HEADER_RESERVE_BYTES = 1024
+MAX_SENT_AGAIN = 3
+"""Times a question is sent again while its answer is awaited."""
 MAX_UNSENT_BYTES = 8 << 20
 """A broker that stops reading is given up on with this much waiting to be sent."""
 
@@ -237,22 +239,36 @@ class BrokerConnection:
             raise Unavailable("the message bus is unreachable") from error
 
     async def request_once(
-        self, subject: str, payload: bytes, headers: dict[str, str], timeout_s: float
+        self,
+        subject: str,
+        payload: bytes,
+        headers: dict[str, str],
+        timeout_s: float,
+        *,
+        again_s: float | None = None,
     ) -> Msg:
-        """One try. Raises: NoResponders, Disconnected, DeadlineExceeded, Unavailable."""
+        """One try. again_s: when the question is sent again, and then after twice the time each:
+        whoever took it may be cut off. The first answer counts.
+
+        Raises: NoResponders, Disconnected, DeadlineExceeded, Unavailable.
+        """
         token = str(next(self._tokens))
         loop = asyncio.get_running_loop()
         reply: Reply = loop.create_future()
         self._replies[token] = reply
         timer = loop.call_later(timeout_s, _expire, reply, subject)
         try:
-            await self.publish(
-                subject,
-                payload,
-                reply=f"{self._inbox}.{token}",
-                headers=headers,
-                timeout_s=timeout_s,
-            )
+            for wait_s in _waits(again_s):
+                await self.publish(
+                    subject,
+                    payload,
+                    reply=f"{self._inbox}.{token}",
+                    headers=headers,
+                    timeout_s=timeout_s,
+                )
+                await asyncio.wait({reply}, timeout=wait_s)
+                if reply.done():
+                    break
             return await reply
         finally:
             timer.cancel()
@@ -284,8 +300,11 @@ class BrokerConnection:
         payload: bytes,
         headers_of: Callable[[float], dict[str, str]],
         patience: Patience,
+        *,
+        again_s: float | None = None,
     ) -> Msg:
-        """`request` with headers that may tell how many seconds are left for the answer.
+        """`request` with headers that may tell how many seconds are left for the answer. again_s:
+        see `request_once`.
 
         Raises: DeadlineExceeded, Unavailable, RequestTooLarge.
         """
@@ -297,7 +316,9 @@ class BrokerConnection:
                     f"{_spoken(subject)} did not answer within {patience.timeout_s:.3g} s"
                 )
             try:
-                return await self.request_once(subject, payload, headers_of(left_s), left_s)
+                return await self.request_once(
+                    subject, payload, headers_of(left_s), left_s, again_s=again_s
+                )
             except NoResponders:
                 if not await patience.pause():
                     raise Unavailable(f"nobody serves {_spoken(subject)}") from None
@@ -384,6 +405,13 @@ class BrokerConnection:
             return False
         self._logged_s[kind] = now_s
         return True
+
+
+def _waits(again_s: float | None) -> Iterator[float | None]:
+    """For an answer, before the question is sent again; None = for good."""
+    if again_s is not None:
+        yield from (again_s * 2**number for number in range(MAX_SENT_AGAIN))
+    yield None
 
 
 def _expire(reply: Reply, subject: str) -> None:

@@ -156,20 +156,26 @@ class StreamEvents(_message.Message):
     def __init__(self, request_id: _Optional[str] = ..., seq: _Optional[int] = ..., data: _Optional[_Iterable[bytes]] = ..., done: _Optional[bool] = ..., error: _Optional[_Union[ProtocolError, _Mapping]] = ..., usage: _Optional[_Union[Usage, _Mapping]] = ..., finish_reasons: _Optional[_Iterable[str]] = ..., num_tokens: _Optional[_Iterable[int]] = ..., decode_ids: _Optional[_Iterable[str]] = ..., take_over: _Optional[int] = ...) -> None: ...
 
 class ResendEventsRequest(_message.Message):
-    __slots__ = ("request_id", "from_seq")
+    __slots__ = ("request_id", "from_seq", "listener_id", "leaves")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     FROM_SEQ_FIELD_NUMBER: _ClassVar[int]
+    LISTENER_ID_FIELD_NUMBER: _ClassVar[int]
+    LEAVES_FIELD_NUMBER: _ClassVar[int]
     request_id: str
     from_seq: int
-    def __init__(self, request_id: _Optional[str] = ..., from_seq: _Optional[int] = ...) -> None: ...
+    listener_id: str
+    leaves: bool
+    def __init__(self, request_id: _Optional[str] = ..., from_seq: _Optional[int] = ..., listener_id: _Optional[str] = ..., leaves: _Optional[bool] = ...) -> None: ...
 
 class ResendEventsReply(_message.Message):
-    __slots__ = ("events", "error")
+    __slots__ = ("events", "error", "listener_id")
     EVENTS_FIELD_NUMBER: _ClassVar[int]
     ERROR_FIELD_NUMBER: _ClassVar[int]
+    LISTENER_ID_FIELD_NUMBER: _ClassVar[int]
     events: EventBatch
     error: _error_pb2.ErrorInfo
-    def __init__(self, events: _Optional[_Union[EventBatch, _Mapping]] = ..., error: _Optional[_Union[_error_pb2.ErrorInfo, _Mapping]] = ...) -> None: ...
+    listener_id: str
+    def __init__(self, events: _Optional[_Union[EventBatch, _Mapping]] = ..., error: _Optional[_Union[_error_pb2.ErrorInfo, _Mapping]] = ..., listener_id: _Optional[str] = ...) -> None: ...
 
 class Usage(_message.Message):
     __slots__ = ("prompt_tokens", "cached_tokens", "completion_tokens", "reasoning_tokens", "cache_miss_reason")

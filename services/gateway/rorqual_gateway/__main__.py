@@ -34,7 +34,12 @@ async def main() -> None:
         app = make_app(
             gateway, version=number, cors_origins=parse_cors_origins(settings.cors_origins)
         )
-        server = make_server(app, shutdown_s=SHUTDOWN_S, tls=_tls(settings))
+        server = make_server(
+            app,
+            shutdown_s=SHUTDOWN_S,
+            max_connections=settings.max_connections,
+            tls=_tls(settings),
+        )
         serving = ctx.track(server.serve(sockets=[listener]))
         ctx.mark_ready()
         log.info("listening", extra={"host": settings.host, "port": listener.getsockname()[1]})

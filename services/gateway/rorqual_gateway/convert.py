@@ -33,6 +33,9 @@ from rorqual_gateway.endpoints import Endpoint
 from rorqual_gateway.errors import HttpError, RequestFailed
 from rorqual_gateway.sinks import Event, EventSink, TokenUsage
 
+NO_EVENT = (1 << 64) - 1
+"""A number no event has: nothing needs to be sent again."""
+
 __all__ = [
     "CancelRequest",
     "EncodeReply",
@@ -43,6 +46,7 @@ __all__ = [
     "LoadReport",
     "ProtocolError",
     "ResendEventsReply",
+    "ResendEventsRequest",
     "Resume",
     "ScaleDecision",
     "SubmitReply",
@@ -164,14 +168,26 @@ def render_error_request(
     )
 
 
-def resend_request(request_id: str, from_seq: int) -> ResendEventsRequest:
-    """Asks for events from a number on."""
-    return ResendEventsRequest(request_id=request_id, from_seq=from_seq)
+@dataclass(frozen=True, slots=True)
+class Resent:
+    """Events again. listener_id: the gateway that gets those to come; "" = none will."""
+
+    events: Sequence[Event]
+    listener_id: str
 
 
-def resent_from_wire(reply: ResendEventsReply) -> list[Event]:
+def resend_request(
+    request_id: str, from_seq: int, *, listener_id: str = "", leaves: bool = False
+) -> ResendEventsRequest:
+    """Asks for events from a number on. listener_id: who gets all further ones, or does no more."""
+    return ResendEventsRequest(
+        request_id=request_id, from_seq=from_seq, listener_id=listener_id, leaves=leaves
+    )
+
+
+def resent_from_wire(reply: ResendEventsReply) -> Resent:
     """The events again."""
-    return [event for _, event in events_from_wire(reply.events)]
+    return Resent([event for _, event in events_from_wire(reply.events)], reply.listener_id)
 
 
 def events_from_wire(batch: EventBatch) -> Iterator[tuple[str, Event]]:

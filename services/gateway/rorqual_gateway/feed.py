@@ -40,9 +40,15 @@ class EventFeed:
         self._num_take_overs_left = MAX_TAKE_OVERS if take_over else 0
         self._unreachable_since_s: float | None = None
         now_s = self._clock.monotonic_s()
+        self._must_attach = False
         self._started_s = now_s
         self._last_event_s: float | None = None
         self._last_answer_s = now_s
+
+    async def attach(self) -> None:
+        """Have an answer that is under way sent here from now on, from the next event on."""
+        self._must_attach = True
+        await self._ask_again()
 
     async def next(self) -> list[Event]:
         """The next events in order; [] when nothing came for the keep-alive time.
@@ -54,7 +60,8 @@ class EventFeed:
             left_s = keepalive_s - self._clock.monotonic_s()
             if left_s <= 0:
                 return []
-            is_urgent = self._sink.has_gap or self._unreachable_since_s is not None
+            is_urgent = self._sink.has_gap or self._must_attach
+            is_urgent = is_urgent or self._unreachable_since_s is not None
             pause_s = GAP_PAUSE_S if is_urgent else self._settings.silence_probe_s
             events = await self._sink.take(min(left_s, pause_s))
             if events:
@@ -79,7 +86,9 @@ class EventFeed:
         """Fetch what is missing; an instance that can't be reached is asked again later."""
         next_seq = self._sink.next_seq
         try:
-            events = await self._gateway.resend(self._recipe_id, self._request_id, next_seq)
+            resent = await self._gateway.resend(
+                self._recipe_id, self._request_id, next_seq, listens=self._must_attach
+            )
         except NotFound as err:
             if self._sink.next_seq == next_seq:  # else the end has come, and was forgotten there
                 await self._have_it_taken_over(err)
@@ -89,7 +98,10 @@ class EventFeed:
             return
         self._last_answer_s = self._clock.monotonic_s()
         self._unreachable_since_s = None
-        for event in events:
+        self._must_attach = False
+        if resent.listener_id not in ("", self._gateway.instance_id):
+            self._sink.superseded.set()
+        for event in resent.events:
             self._sink.push(event)
 
     async def _note_unreachable(self, error: ServingError) -> None:
@@ -122,6 +134,7 @@ class EventFeed:
             return  # the first one is alive after all
         self._num_take_overs_left -= 1
         self._recipe_id = new_id
+        self._must_attach = False
         self._sink.begin_take_over()
         self._unreachable_since_s = None
         await self._ask_again()

@@ -26,6 +26,7 @@ class HttpAnswer:
     """Sends one answer.
 
     num_frames: SSE frames sent so far. warnings, quota (of the caller's key): for its headers.
+    has_ids: whether its events have ids.
     """
 
     def __init__(
@@ -40,6 +41,7 @@ class HttpAnswer:
         self.quota: QuotaState | None = None
         self.has_begun = False
         self.num_frames = 0
+        self.has_ids = False
         self._is_stream = False
 
     async def send_frames(self, frames: Sequence[bytes], *, more: bool) -> None:
@@ -50,9 +52,13 @@ class HttpAnswer:
             await http_io.send_chunk(self._send, b"".join(frames), more=more)
 
     async def keep_alive(self) -> None:
-        """A sign of life of an idle stream."""
+        """A sign of life of an idle stream. Behind events with ids a comment has no empty line:
+        there are clients that take id and empty line for an event without data."""
         await self._begin_stream()
-        await http_io.send_chunk(self._send, self._dialect.keepalive, more=True)
+        sign = self._dialect.keepalive
+        if self.has_ids and sign.startswith(b":"):
+            sign = sign.rstrip(b"\n") + b"\n"
+        await http_io.send_chunk(self._send, sign, more=True)
 
     async def send_body(self, status: int, body: bytes) -> None:
         """A whole JSON answer."""

@@ -11,7 +11,11 @@ MAX_HEAD_BYTES = 64 << 10
 _HEAD_END = re.compile(rb"\r?\n\r?\n")
 _HEAD_END_BYTES = 4
 _UPGRADE = re.compile(rb"(?i)(?<=\n)upgrade:")
-_STATUS_LINES = {400: "400 Bad Request", 431: "431 Request Header Fields Too Large"}
+_STATUS_LINES = {
+    400: "400 Bad Request",
+    431: "431 Request Header Fields Too Large",
+    503: "503 Service Unavailable",
+}
 
 
 class EdgeProtocol(HttpToolsProtocol):
@@ -20,7 +24,11 @@ class EdgeProtocol(HttpToolsProtocol):
     A head that is too long is refused, one that never ends is dropped like an idle connection.
     An offer to go on in another protocol (Java's client offers HTTP/2 with every request) is
     declined by not seeing it: the parser would take the body for bytes of that protocol.
+
+    max_connections: more than so many are told so, and closed.
     """
+
+    max_connections = 10_000
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -31,6 +39,9 @@ class EdgeProtocol(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Somebody who never asks for anything is not kept either."""
         super().connection_made(transport)
+        if len(self.connections) > self.max_connections:
+            self._end_with(503, f"{self.max_connections} connections are open already")
+            return
         self.timeout_keep_alive_task = self.loop.call_later(
             self.timeout_keep_alive, self.timeout_keep_alive_handler
         )

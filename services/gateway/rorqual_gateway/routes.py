@@ -47,7 +47,10 @@ def _add_post(app: FastAPI, gateway: GatewayService, path: str, endpoint: Endpoi
         methods=["POST"],
         summary=described.summary,
         operation_id=described.operation_id,
-        openapi_extra={"requestBody": described.request_body},
+        openapi_extra={
+            "requestBody": described.request_body,
+            "parameters": openapi.COMING_BACK if endpoint.id_prefix else [],
+        },
         responses=described.responses,
         response_class=JSONResponse,
     )

@@ -77,11 +77,14 @@ class TlsFiles:
             raise Unsupported(f"RORQUAL_GATEWAY_TLS_CERT, _TLS_KEY: {reason}") from error
 
 
-def make_server(app: FastAPI, *, shutdown_s: float, tls: TlsFiles | None = None) -> EmbeddedServer:
+def make_server(
+    app: FastAPI, *, shutdown_s: float, max_connections: int, tls: TlsFiles | None = None
+) -> EmbeddedServer:
     """A server for `app`; run it with `serve(sockets=[...])`, end it with `should_exit`."""
+    protocol = type("Protocol", (EdgeProtocol,), {"max_connections": max_connections})
     config = uvicorn.Config(
         app,
-        http=EdgeProtocol,
+        http=protocol,
         ws="none",
         lifespan="off",
         log_config=None,

@@ -3,8 +3,10 @@
 import asyncio
 import contextlib
 from collections import deque
+from collections.abc import Coroutine
 from contextlib import AbstractContextManager
 from pathlib import Path
+from typing import Any
 from zlib import crc32
 
 from rorqual_runtime import subjects
@@ -31,18 +33,21 @@ from rorqual_gateway.convert import (
     Model,
     ProtocolError,
     ResendEventsReply,
+    ResendEventsRequest,
+    Resent,
     Resume,
     ScaleDecision,
     SubmitReply,
 )
 from rorqual_gateway.endpoints import Endpoint
 from rorqual_gateway.errors import HttpError
+from rorqual_gateway.kept_answers import KeptAnswers
 from rorqual_gateway.keys import KeyRing, parse_api_keys
 from rorqual_gateway.metrics import GatewayMetrics
 from rorqual_gateway.quota_gate import QuotaGate
 from rorqual_gateway.readiness import FleetView
 from rorqual_gateway.settings import GatewaySettings
-from rorqual_gateway.sinks import Event, EventSink, Patience, SinkTable
+from rorqual_gateway.sinks import EventSink, Patience, SinkTable
 from rorqual_gateway.stored_keys import StoredKeys
 
 log = get_logger(__name__)
@@ -70,6 +75,13 @@ class GatewayService:
         )
         ring = KeyRing(parse_api_keys(settings.api_keys))
         self.callers = Callers(ring, stored if settings.stored_keys else None)
+        self.kept_answers = KeptAnswers(
+            link,
+            ctx.clock,
+            self._is_alive,
+            ttl_s=settings.kept_answer_s,
+            max_bytes=settings.max_kept_answer_bytes,
+        )
         self.quotas = QuotaGate(link, self.metrics, ctx.track, lease_s=settings.request_timeout_s)
         self.time_is_up: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         """Done when answers under way have to end."""
@@ -86,6 +98,11 @@ class GatewayService:
     def instance_id(self) -> str:
         """This gateway's name in the fleet."""
         return self._ctx.instance_id
+
+    @property
+    def life(self) -> str:
+        """This process's name: another one every time it starts."""
+        return f"{self._ctx.instance_id}/{self._ctx.incarnation}"
 
     @property
     def traces_dir(self) -> Path:
@@ -105,9 +122,8 @@ class GatewayService:
         await bus.subscribe(subjects.all_loads(), LoadReport, self.on_load)
         await bus.subscribe(subjects.scaler_decisions(), ScaleDecision, self.on_decision)
         self._ctx.report_load(self._fill_report)
-        if self.settings.stored_keys:
-            await self._link.connect()
-            self._ctx.track(self._link.keep_up(self.quotas.settle_owed))
+        await self._link.connect()
+        self._ctx.track(self._link.keep_up(self.quotas.settle_owed))
 
     async def drain(self, timeout_s: float) -> None:
         """Refuse new requests; return once none is under way, those that take too long broken off.
@@ -181,6 +197,7 @@ class GatewayService:
                 timeout_s=timeout_s,
                 absent_timeout_s=0.0 if resume else settings.absent_timeout_s,
                 outlasts_outages=resume is None,
+                again_s=None if resume else settings.ask_again_s,
             )
         finally:
             free_payload(self._ctx.tensors, payload)  # recipe may never have read it
@@ -214,18 +231,39 @@ class GatewayService:
                 timeout_s=self.settings.submit_timeout_s,
                 absent_timeout_s=self.settings.absent_timeout_s,
                 outlasts_outages=True,
+                again_s=self.settings.ask_again_s,
             )
 
-    async def resend(self, recipe_id: str, request_id: str, from_seq: int) -> list[Event]:
-        """Events that recipe has sent already, from a number on. Raises: ServingError."""
-        reply = await self._ctx.bus.request(
+    async def resend(
+        self, recipe_id: str, request_id: str, from_seq: int, *, listens: bool = False
+    ) -> Resent:
+        """Events that recipe has sent already, from a number on. Raises: ServingError.
+
+        listens: those to come shall come here, wherever they went before.
+        """
+        listener_id = self.instance_id if listens else ""
+        request = convert.resend_request(request_id, from_seq, listener_id=listener_id)
+        return convert.resent_from_wire(await self._ask_recipe(recipe_id, request))
+
+    async def stop_listening(self, recipe_id: str, request_id: str, reason: str) -> None:
+        """The client of a request is gone and may come back: recipe lets it go on for a while.
+        Where that can't be said, everybody is told to let go."""
+        request = convert.resend_request(
+            request_id, convert.NO_EVENT, listener_id=self.instance_id, leaves=True
+        )
+        try:
+            await self._ask_recipe(recipe_id, request)
+        except ServingError:
+            await self.cancel(request_id, reason)
+
+    async def _ask_recipe(self, recipe_id: str, request: ResendEventsRequest) -> ResendEventsReply:
+        return await self._ctx.bus.request(
             subjects.recipe_resend(recipe_id),
-            convert.resend_request(request_id, from_seq),
+            request,
             ResendEventsReply,
             timeout_s=RESEND_TIMEOUT_S,
             absent_timeout_s=0.0,
         )
-        return convert.resent_from_wire(reply)
 
     async def render_error(
         self, request_id: str, endpoint: Endpoint, error: ServingError
@@ -252,9 +290,9 @@ class GatewayService:
                 subjects.cancel(), CancelRequest(request_id=request_id, reason=reason)
             )
 
-    def cancel_soon(self, request_id: str, reason: str) -> None:
-        """As `cancel`, for callers that are being cancelled themselves."""
-        self._ctx.track(self.cancel(request_id, reason))
+    def soon(self, work: Coroutine[Any, Any, None]) -> None:
+        """Do it in the background: for callers that are being cancelled themselves."""
+        self._ctx.track(work)
 
     async def models(self) -> list[Model]:
         """What is served. Raises: ServingError."""
@@ -272,8 +310,16 @@ class GatewayService:
         missing = self.fleet.missing(self.settings.required_service_names)
         return missing if self._ctx.bus.is_connected else ["nats", *missing]
 
+    def _is_alive(self, life: str) -> bool:
+        """Of a gateway."""
+        return life == self.life or any(life == _life(r) for _, r in self.fleet.instances())
+
     def _fill_report(self, report: LoadReport) -> None:
         report.num_active_requests = self.admission.num_active
+
+
+def _life(report: LoadReport) -> str:
+    return f"{report.instance_id}/{report.incarnation}"
 
 
 def _counts(decision: ScaleDecision) -> list[tuple[str, int, int, int]]:

@@ -49,11 +49,15 @@ class GatewaySettings(BaseSettings):
     )
     max_body_bytes: int = Field(32 << 20, gt=0, description="largest request body")
     body_timeout_s: float = Field(60.0, gt=0, description="time a client has to send its body")
+    max_connections: int = Field(10_000, ge=1, description="open connections, idle ones included")
     max_concurrent_requests: int = Field(1024, ge=1, description="requests under way at once")
     request_timeout_s: float = Field(600.0, gt=0, description="deadline of a whole request")
     queue_timeout_s: float = Field(300.0, gt=0, description="wait for the first token before 408")
     encode_timeout_s: float = Field(60.0, gt=0, description="wait for recipe")
     submit_timeout_s: float = Field(60.0, gt=0, description="wait for router")
+    ask_again_s: float = Field(
+        5.0, gt=0, description="silence of recipe or router after which others are asked as well"
+    )
     absent_timeout_s: float = Field(3.0, gt=0, description="wait for an absent service before 503")
     keepalive_s: float = Field(15.0, gt=0, description="idle time before an SSE comment is sent")
     max_token_gap_s: float = Field(
@@ -75,6 +79,12 @@ class GatewaySettings(BaseSettings):
         256 << 20,
         ge=0,
         description="bodies of all requests under way, kept so that another recipe can take over",
+    )
+    kept_answer_s: float = Field(
+        600.0, gt=0, description="how long an answer can be had again under its Idempotency-Key"
+    )
+    max_kept_answer_bytes: int = Field(
+        1 << 20, ge=0, description="largest answer that can be had again whole"
     )
     max_answer_bytes: int = Field(
         64 << 20, gt=0, description="largest answer without streaming, or burst of a stream"

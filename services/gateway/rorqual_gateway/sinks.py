@@ -77,7 +77,8 @@ class EventSink:
     """Events of one request in the order of their seq, each once.
 
     `overflowed` is set when what waits to be taken is beyond patience. next_seq: the event awaited.
-    take_over: the instance whose events are taken, those of others are dropped.
+    take_over: the instance whose events are taken, those of others are dropped. `superseded` is set
+    when somebody else goes on with the request.
     """
 
     def __init__(self, patience: Patience, clock: Clock) -> None:
@@ -93,6 +94,7 @@ class EventSink:
         self.position = Position()
         self._wake = asyncio.Event()
         self.overflowed = asyncio.Event()
+        self.superseded = asyncio.Event()
 
     @property
     def has_gap(self) -> bool:
@@ -110,6 +112,11 @@ class EventSink:
         while self._early and (follower := self._early.pop(self.next_seq, None)) is not None:
             self._append(follower)
         self._wake.set()
+
+    def go_on_from(self, next_seq: int, position: Position, take_over: int) -> None:
+        """Of an answer whose client has got a part of it already."""
+        self.next_seq, self.position = next_seq, position
+        self.take_over = self._last_claimed = take_over
 
     def claim_take_over(self) -> int:
         """A number for the events of another instance. Each attempt needs its own: two instances
@@ -173,9 +180,13 @@ class SinkTable:
 
     @contextmanager
     def open(self, request_id: str, patience: Patience) -> Iterator[EventSink]:
-        """A sink for one request, registered as long as the block runs."""
+        """A sink for one request, registered as long as the block runs, or until another one is
+        opened for it: its client is back on another connection."""
+        if (older := self._sinks.get(request_id)) is not None:
+            older.superseded.set()
         sink = self._sinks[request_id] = EventSink(patience, self._clock)
         try:
             yield sink
         finally:
-            del self._sinks[request_id]
+            if self._sinks.get(request_id) is sink:
+                del self._sinks[request_id]

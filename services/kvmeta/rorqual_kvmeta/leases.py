@@ -1,6 +1,7 @@
 """Leases on matched blocks, in Redis so that whoever removes blocks anywhere spares them."""
 
 import secrets
+from collections import deque
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +14,9 @@ from rorqual_kvmeta.records import Keys
 
 LEASES_NAME = b"rorqual:v2:{leases}"
 """Sorted set of lease ids by expiry. The braces keep it and all leases in one slot of a Cluster."""
+
+MAX_OWED = 10_000
+"""Releases that Redis has yet to hear of; of more the oldest leases expire by themselves."""
 
 U64 = npt.NDArray[np.uint64]
 
@@ -31,6 +35,7 @@ class Leases:
     def __init__(self, lease_s: float, clock: Clock) -> None:
         self._lease_s = lease_s
         self._clock = clock
+        self._owed: deque[str] = deque(maxlen=MAX_OWED)
 
     def new(self) -> Lease:
         """A lease that `add` makes known."""
@@ -52,6 +57,16 @@ class Leases:
             pipeline.delete(_name(lease_id))
             was_there, _ = await pipeline.execute()
         return bool(was_there)
+
+    def owe_release(self, lease_id: str) -> None:
+        """Redis could not be told."""
+        self._owed.append(lease_id)
+
+    async def release_owed(self, redis: RedisClient) -> None:
+        """Redis is back: it is told what was released meanwhile."""
+        while self._owed:
+            await self.release(redis, self._owed[0])
+            self._owed.popleft()
 
     async def sweep(self, redis: RedisClient) -> int:
         """Drop the expired ones; how many are left."""

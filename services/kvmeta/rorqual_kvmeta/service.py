@@ -227,7 +227,7 @@ class KvmetaService:
         try:
             await self._link.call(lambda redis: self._leases.release(redis, request.lease_id))
         except StoreAway:
-            return  # It expires.
+            self._leases.owe_release(request.lease_id)
 
     async def on_clear(
         self, request: ClearBlocksRequest, _context: MessageContext
@@ -298,6 +298,8 @@ class KvmetaService:
 
     async def _on_redis_return(self) -> None:
         await self._flush()
+        with contextlib.suppress(StoreAway):
+            await self._link.call(self._leases.release_owed)
         await self.mirror.on_redis_return()
 
     async def _on_reconnect(self) -> None:

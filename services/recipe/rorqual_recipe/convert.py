@@ -88,6 +88,7 @@ __all__ = [
     "Generation",
     "ListModelsReply",
     "ListModelsRequest",
+    "LoadReport",
     "ProtocolError",
     "RenderErrorRequest",
     "ResendEventsReply",
@@ -406,9 +407,9 @@ def failure_to_wire(
     )
 
 
-def resent_to_wire(streams: Iterable[StreamEvents]) -> ResendEventsReply:
-    """Events again, as they were sent."""
-    return ResendEventsReply(events=EventBatch(streams=streams))
+def resent_to_wire(streams: Iterable[StreamEvents], listener_id: str) -> ResendEventsReply:
+    """Events again, as they were sent. listener_id: the gateway that gets those to come."""
+    return ResendEventsReply(events=EventBatch(streams=streams), listener_id=listener_id)
 
 
 def request_cancel(request_id: str, *, reason: str) -> CancelRequest:

@@ -22,6 +22,7 @@ from rorqual_recipe.convert import (
     EncodeRequest,
     ListModelsReply,
     ListModelsRequest,
+    LoadReport,
     ProtocolError,
     RenderErrorRequest,
     ResendEventsReply,
@@ -31,6 +32,7 @@ from rorqual_recipe.convert import (
 from rorqual_recipe.decode_watch import DecodeWatch
 from rorqual_recipe.event_log import EndedStreams
 from rorqual_recipe.intake import TICKET_LEASE_S, Intake
+from rorqual_recipe.listeners import Listeners
 from rorqual_recipe.model import ServedModel
 from rorqual_recipe.problems import RequestRefused
 from rorqual_recipe.protocols.base import ProtocolAdapter
@@ -74,6 +76,9 @@ class RecipeService:
         self._recovery = Recovery(ctx, settings, self._streams, self._on_recovered, on_lost)
         self._watch = DecodeWatch(ctx, self._streams, self._recovery, self._on_recovered, on_lost)
         self._adoption = Adoption(ctx, self._streams, self._recovery, self.on_tokens, on_lost)
+        self._listeners = Listeners(
+            ctx.bus, ctx.clock, self._streams, patience_s=settings.listener_patience_s
+        )
 
     @property
     def num_active(self) -> int:
@@ -85,6 +90,7 @@ class RecipeService:
         bus, own_id = self._ctx.bus, self._ctx.instance_id
         await bus.subscribe(subjects.cancel(), CancelRequest, self.on_cancel)
         await bus.subscribe(subjects.recipe_tokens(own_id), TokenBatch, self.on_tokens)
+        await bus.subscribe(subjects.loads_of("gateway"), LoadReport, self.on_gateway_load)
         await bus.serve(
             subjects.recipe_resend(own_id),
             ResendEventsRequest,
@@ -150,7 +156,11 @@ class RecipeService:
         self, request: EncodeRequest, body: bytes, adapter: ProtocolAdapter
     ) -> EncodeReply:
         context = self._intake.context_of(request.request_id, request.tenant)
+        if (known := self._reply_to(request)) is not None:
+            return known
         encoded = await self._intake.encode(body, adapter, context)
+        if (known := self._reply_to(request)) is not None:
+            return known
         self._num_tokens += sum(map(len, encoded.prompts))
         taken_over = convert.take_over_from_wire(request)
         prompts = await self._intake.publish_prompts(encoded)
@@ -171,11 +181,23 @@ class RecipeService:
         )
         self._drop(request.request_id)
         self._streams.add(stream)
+        self._listeners.attach(stream, request.gateway_id)
         if taken_over:
             held_prompt = max(map(len, encoded.prompts)) > self._ctx.tensors.max_inline_bytes
             await self._adoption.adopt(stream, taken_over, held_prompt=held_prompt)
             prompts = [convert.no_prompt()] * len(encoded.prompts)
-        return convert.encoded_to_wire(request, encoded, prompts, self._ctx.instance_id)
+        reply = convert.encoded_to_wire(request, encoded, prompts, self._ctx.instance_id)
+        stream.reply = reply
+        return reply
+
+    def _reply_to(self, request: EncodeRequest) -> EncodeReply | None:
+        """To a question that was asked before, also when that was only a moment ago: whichever
+        reply its gateway takes, the stream it speaks of is here."""
+        stream = self._streams.get(request.request_id)
+        if stream is None or request.HasField("resume"):
+            return None
+        known: EncodeReply | None = stream.reply
+        return known
 
     async def on_tokens(self, batch: TokenBatch, context: MessageContext) -> None:
         """Tokens of many streams; one event batch a gateway."""
@@ -195,6 +217,10 @@ class RecipeService:
         self._cancelled.add(request.request_id)
         self._forget(request.request_id)
 
+    async def on_gateway_load(self, report: LoadReport, context: MessageContext) -> None:
+        """A gateway is alive, and so listens to its answers."""
+        self._listeners.note_report(report.instance_id, report.incarnation)
+
     async def on_render_error(
         self, request: RenderErrorRequest, context: MessageContext
     ) -> ProtocolError:
@@ -209,13 +235,21 @@ class RecipeService:
     async def on_resend(
         self, request: ResendEventsRequest, context: MessageContext
     ) -> ResendEventsReply:
-        """Events again, from a number on; none when nothing new is there. Raises: NotFound."""
+        """Events again, from a number on; none when nothing new is there. Raises: NotFound.
+
+        Whoever says so gets all further events, or does no more: whatever the answer is.
+        """
         stream = self._streams.get(request.request_id)
+        if stream is not None:
+            self._listeners.asked_after(stream)
+        if stream is not None and request.listener_id:
+            change = self._listeners.leave if request.leaves else self._listeners.attach
+            change(stream, request.listener_id)
         kept = stream.log if stream is not None else self._ended.get(request.request_id)
         events = kept.since(request.from_seq) if kept is not None else None
         if events is None:
             raise NotFound("the events of this request are gone")
-        return convert.resent_to_wire(events)
+        return convert.resent_to_wire(events, stream.gateway_id if stream else "")
 
     async def on_models(
         self, request: ListModelsRequest, context: MessageContext
@@ -339,6 +373,16 @@ class RecipeService:
         convert.fill_load(report, self._model.token_cache, self._restarts.num_restarted)
         convert.fill_work(report, num_tokens=self._num_tokens, cpu_s=time.process_time())
 
+    def _end_unheard(self) -> None:
+        """Answers that nobody waits for; of a double only what is here ends."""
+        for stream in self._listeners.abandoned():
+            log.info("nobody listens any more", extra={"request_id": stream.request_id})
+            self._forget(stream.request_id)
+            self._broadcast_cancel(convert.request_cancel(stream.request_id, reason="client_gone"))
+        for stream in self._listeners.unclaimed():
+            log.info("another instance has this one", extra={"request_id": stream.request_id})
+            self._forget(stream.request_id)
+
     async def _sweep_for_ever(self) -> None:
         next_renewal_s = 0.0
         while True:
@@ -347,6 +391,7 @@ class RecipeService:
             for stream in self._streams.expired(now_s):
                 log.info("stream expired", extra={"request_id": stream.request_id})
                 self._forget(stream.request_id)
+            self._end_unheard()
             self._ended.forget_expired(now_s)
             self._recovery.probe_stalled(now_s)
             await self._adoption.let_go()

@@ -67,6 +67,9 @@ class RecipeSettings(BaseSettings):
         description="time for which an ended stream's events are kept: an outage, and more",
     )
     max_ended_streams: int = Field(1024, ge=0, description="ended streams kept at once")
+    listener_patience_s: float = Field(
+        30.0, gt=0, description="time an answer goes on with nobody listening, before it is ended"
+    )
     max_early_deltas: int = Field(
         64, ge=1, description="deltas kept per choice while a gap before them is filled"
     )

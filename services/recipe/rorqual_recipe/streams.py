@@ -71,6 +71,8 @@ class RequestStream:
     is made again, for the state of readers and writer, and not sent again.
     prompts: payloads that live as long as the stream.
     before_end: gives what the client's last event has to wait for, if anything.
+    attached_s, left_s: since when somebody listens at gateway_id, and nobody does any more.
+    asked_s: when a gateway last asked after it. reply: what its gateway was told at the beginning.
     """
 
     def __init__(
@@ -91,6 +93,9 @@ class RequestStream:
     ) -> None:
         self.request_id = request_id
         self.gateway_id = gateway_id
+        self.attached_s = self.asked_s = 0.0
+        self.reply: Any = None
+        self.left_s: float | None = None
         self.adapter = adapter
         self.choices = choices
         self.expires_s = expires_s
@@ -113,6 +118,11 @@ class RequestStream:
     def is_finished(self) -> bool:
         """True once every choice has ended."""
         return None not in [choice.reader.finish_reason for choice in self.choices]
+
+    @property
+    def has_begun(self) -> bool:
+        """Something of it is known: tokens, or where they come from."""
+        return any(choice.order.decode_id or choice.is_finished for choice in self.choices)
 
     @property
     def is_catching_up(self) -> bool:

@@ -120,10 +120,12 @@ class Submitter:
         bucket = choose_bucket(submission.num_prompt_tokens)
         try:
             self._check_alive(submission)
-            await self._publish(submission, parts, found.grammars, bucket, admitted)
+            is_new = await self._publish(submission, parts, found.grammars, bucket, admitted)
         except BaseException:
             await self._preparation.release(match)
             raise
+        if not is_new:  # asked again by somebody who missed the answer: the jobs have a lease
+            await self._preparation.release(match)
         _describe(submission, bucket, match)
         return Queued(bucket, submission.num_prompt_tokens - missed_tokens)
 
@@ -185,9 +187,13 @@ class Submitter:
         grammars: Sequence[TensorTicket | None],
         bucket: Bucket,
         admitted: Admitted,
-    ) -> None:
-        """A failure half-way is no business of this place: whoever asked cancels all of it, or asks
-        again, and must not be refused for a cancel of ours then."""
+    ) -> bool:
+        """Whether any of the jobs was not there already.
+
+        A failure half-way is no business of this place: whoever asked cancels all of it, or asks
+        again, and must not be refused for a cancel of ours then.
+        """
+        num_new = 0
         subject = subjects.prefill_jobs(self._settings.pool, bucket)
         timeout_s = min(self._settings.publish_timeout_s, self._left_s(submission))
         for generation, grammar in zip(submission.generations, grammars, strict=True):
@@ -198,6 +204,8 @@ class Submitter:
             except DeadlineExceeded as error:
                 raise NoCapacity("the work queue did not answer in time") from error
             admitted.note_published(is_new=is_new)
+            num_new += is_new
+        return num_new > 0
 
 
 def _describe(submission: Submission, bucket: Bucket, match: PrefixMatch) -> None:

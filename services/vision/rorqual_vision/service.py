@@ -117,7 +117,9 @@ class VisionService:
         raise refusal(self._model, param)
 
     def _fill(self, report: LoadMessage) -> None:
+        """What is kept for the next request belongs to none, and counts as no lease."""
         report.num_active_requests = len(self._under_way)
+        report.num_held_leases = 0
         if self._eyes is not None:
             encoder = self._eyes.encoder
             fill_load(

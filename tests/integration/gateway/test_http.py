@@ -12,7 +12,7 @@ from rorqual_gateway.http_protocol import MAX_HEAD_BYTES
 
 from tests.fuzz.http_client import Connection
 from tests.support.chat_model_dir import MODEL_ID
-from tests.support.waiting import WAIT_S, soon
+from tests.support.waiting import WAIT_S, soon, until
 
 BODY = json.dumps({"model": MODEL_ID, "messages": [{"role": "user", "content": "hi"}]}).encode()
 CHAT = b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\n"
@@ -154,3 +154,20 @@ async def test_a_byte_order_mark_is_not_a_part_of_the_body(start_fleet) -> None:
     async with httpx.AsyncClient(base_url=fleet.gateway.url, timeout=WAIT_S) as client:
         answer = await client.post("/v1/chat/completions", content=b"\xef\xbb\xbf" + BODY)
     assert answer.status_code == 200
+
+
+async def test_more_connections_than_allowed_are_told_so_and_closed(start_fleet) -> None:
+    fleet = await start_fleet(max_connections=2)
+    port = int(fleet.gateway.url.rpartition(":")[2])
+    idle = [await asyncio.open_connection("127.0.0.1", port) for _ in range(2)]
+    refused = await _send(fleet.gateway.url, b"GET /live HTTP/1.1\r\nhost: x\r\n\r\n")
+    assert refused.startswith(b"HTTP/1.1 503 ")
+    for _, writer in idle:
+        writer.close()
+        await writer.wait_closed()
+
+    async def is_let_in() -> bool:
+        reply = await _send(fleet.gateway.url, b"GET /live HTTP/1.1\r\nhost: x\r\n\r\n")
+        return reply.startswith(b"HTTP/1.1 200 ")
+
+    await until(is_let_in)

@@ -112,6 +112,7 @@ async def test_the_api_describes_itself(start_fleet) -> None:
     fields = chat["requestBody"]["content"]["application/json"]["schema"]["properties"]
     assert {"model", "messages", "stop", "response_format"} <= set(fields)
     assert {"200", "400", "401", "404", "413", "429", "503"} <= set(chat["responses"])
+    assert [p["name"] for p in chat["parameters"]] == ["Idempotency-Key", "Last-Event-ID"]
     assert {"/v1/models", "/health", "/live", "/ready", "/metrics"} <= set(paths)
     for path in ("/v1/completions", "/v1/responses", "/v1/messages", "/tokenize", "/detokenize"):
         assert paths[path]["post"]["requestBody"]["content"]["application/json"]["schema"]

@@ -230,6 +230,17 @@ async def test_a_submission_that_fails_half_way_can_be_made_again(
         assert router.gauge.num_jobs == 1
 
 
+async def test_asking_again_takes_no_second_lease(runtime_settings, bus, fleet, client):
+    kvmeta = FakeKvmeta(num_blocks=1)
+    await kvmeta.serve(bus)
+    async with running_router(runtime_settings):
+        await client.submit(generation("r"))
+        assert not kvmeta.released
+        await client.submit(generation("r"))
+        await until(lambda: kvmeta.released)
+    assert len(kvmeta.requests) == 2
+
+
 async def test_goes_on_after_a_broker_restart(runtime_settings, nats_server, fleet, client):
     async with running_router(runtime_settings):
         await client.submit(generation("before"))

@@ -252,3 +252,32 @@ async def test_closing_answers_what_is_under_way(
     await leaving.close()
     with pytest.raises(Draining):
         await soon(asking)
+
+
+async def test_a_question_is_sent_again_in_case_somebody_cut_off_has_it(
+    runtime_settings: RuntimeSettings, server_bus: Bus, caller_bus: Bus
+) -> None:
+    """The first one who gets it never answers; the first answer counts."""
+    taken = asyncio.Event()
+
+    async def hang(_request: object, _context: MessageContext) -> router_pb2.PlaceReply:
+        taken.set()
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    await serve_place(server_bus, hang)
+    asking = asyncio.create_task(
+        caller_bus.request(
+            subjects.router_place(),
+            router_pb2.PlaceRequest(request_id="7"),
+            router_pb2.PlaceReply,
+            timeout_s=WAIT_S,
+            again_s=0.05,
+        )
+    )
+    await soon(taken.wait())
+    await server_bus.stop_shared()
+    other = await Bus.connect(runtime_settings, "router", instance_id="router-2")
+    await serve_place(other, answer_place)
+    assert (await soon(asking)).placement.decode_id == "decode-7"
+    await other.close()

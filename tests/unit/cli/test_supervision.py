@@ -188,6 +188,21 @@ def specs(**options: object) -> dict[str, ProcessSpec]:
     return {spec.name: spec for spec in made}
 
 
+def test_gateways_have_ports_of_their_own_and_an_instance_settings_of_its_own() -> None:
+    options = FleetOptions(
+        num_instances={"gateway": 2}, instance_env={"gateway-2": {"RORQUAL_NATS_URL": "nats://x"}}
+    )
+    endpoints = Endpoints("0.0.0.0", 8000, 1, 2, [8001])
+    specs = {s.name: s for s in service_specs(options, Path("home"), Path("model"), endpoints)}
+    first, second = specs["gateway-1"].env, specs["gateway-2"].env
+    assert (first["RORQUAL_GATEWAY_PORT"], second["RORQUAL_GATEWAY_PORT"]) == ("8000", "8001")
+    assert (first["RORQUAL_NATS_URL"], second["RORQUAL_NATS_URL"]) == (
+        endpoints.nats_url,
+        "nats://x",
+    )
+    assert endpoints.base_urls == ["http://127.0.0.1:8000", "http://127.0.0.1:8001"]
+
+
 def test_each_instance_has_its_own_identity_and_the_shared_addresses() -> None:
     made = specs(num_instances={"decode": 2})
     assert {name for name in made if name.startswith("decode")} == {"decode-1", "decode-2"}

@@ -61,6 +61,7 @@ BUS_RIGHTS: dict[str, BusRights] = {
         receives=(
             *(s.recipe_encode(), s.recipe_take_over(_ANY), s.recipe_resend(_ANY)),
             *(s.recipe_render_error(), s.recipe_models(), s.recipe_tokens(_ANY), s.cancel()),
+            s.loads_of("gateway"),
         ),
     ),
     "router": BusRights(

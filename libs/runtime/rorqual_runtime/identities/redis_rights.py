@@ -34,8 +34,9 @@ REDIS_RIGHTS: dict[str, RedisRights] = {
     ),
     "recipe": RedisRights(("rorqual:v1:recipe:*",), ("get", "set", "del")),
     "gateway": RedisRights(
-        ("rorqual:v1:{api_keys}:*", "rorqual:v1:{quota:*"),
+        ("rorqual:v1:{api_keys}:*", "rorqual:v1:{quota:*", "rorqual:v1:gateway:answer:*"),
         (
+            *("get", "set", "del"),
             *("hget", "evalsha", "script|load", "time", "hmget", "hset", "expire"),
             *("zadd", "zrem", "zremrangebyscore", "zcard"),
         ),

@@ -1,7 +1,9 @@
 """How the API describes itself."""
 
 from rorqual_gateway.openapi import chat, messages, responses, tokens
-from rorqual_gateway.openapi.parts import OPENAI_ERROR, Operation, errors
+from rorqual_gateway.openapi.parts import COMING_BACK, OPENAI_ERROR, Operation, errors
+
+__all__ = ["COMING_BACK", "ERRORS", "OPERATIONS"]
 
 OPERATIONS: dict[str, Operation] = {
     "CHAT_COMPLETIONS": chat.CHAT_COMPLETIONS,

@@ -19,6 +19,23 @@ EFFORT: Schema = {
 }
 
 
+def _header(name: str, description: str) -> Schema:
+    return {"name": name, "in": "header", "schema": STRING, "description": description}
+
+
+COMING_BACK: list[Schema] = [
+    _header(
+        "Idempotency-Key",
+        "The answer outlives its connection: the same request again gets it, under way or ended; "
+        "its events have ids. At most 255 characters.",
+    ),
+    _header(
+        "Last-Event-ID", "With Idempotency-Key: only what comes behind the event with this id."
+    ),
+]
+"""Of every operation that generates."""
+
+
 @dataclass(frozen=True, slots=True)
 class Operation:
     """How one operation describes itself."""

@@ -1,0 +1,113 @@
+"""Faults of a plan, done to a fleet and mended again."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from rorqual_cli.chaos.clocks import Clocks
+from rorqual_cli.chaos.disk import Disk
+from rorqual_cli.chaos.plan import Fault, Kind
+from rorqual_cli.chaos.relay import Relay
+from rorqual_cli.chaos.watch import FleetWatch
+from rorqual_cli.fleet import Fleet
+from rorqual_cli.readiness import wait_for_port
+
+READY_TIMEOUT_S = 90.0
+_POLL_S = 0.05
+_PORT_TIMEOUT_S = 20.0
+
+
+@dataclass(frozen=True, slots=True)
+class Struck:
+    """When a fault struck, and how long after that its target was whole again."""
+
+    at_s: float
+    back_s: float
+
+
+class Injector:
+    """relays: by instance id."""
+
+    def __init__(
+        self,
+        fleet: Fleet,
+        watch: FleetWatch,
+        *,
+        disk: Disk,
+        clocks: Clocks,
+        relays: Mapping[str, Relay],
+    ) -> None:
+        self._fleet = fleet
+        self._watch = watch
+        self._disk = disk
+        self._clocks = clocks
+        self._relays = relays
+        self._dump = fleet.home / "redis" / "dump.rdb"
+
+    def obstacle(self, fault: Fault) -> str:
+        """Why this fault can't be made here; empty = it can."""
+        if fault.kind is Kind.FULL_DISK and not self._disk.can_fill:
+            return "no file system may be mounted here (needs root)"
+        return ""
+
+    async def strike(self, fault: Fault) -> Struck:
+        """Make it, mend it after its time, and return once all of the fleet is ready again.
+
+        Raises: TimeoutError naming who is not.
+        """
+        at_s = time.monotonic()
+        killed = _killed_by(fault)
+        pid = self._fleet.processes[killed].pid if killed else None
+        self._begin(fault)
+        await asyncio.sleep(fault.lasts_s)
+        self._mend(fault)
+        if killed:
+            await self._started_again(killed, pid)
+        await self._watch.wait_ready(READY_TIMEOUT_S)
+        return Struck(at_s, time.monotonic() - at_s)
+
+    def _begin(self, fault: Fault) -> None:
+        if fault.kind is Kind.HALF_OPEN:
+            self._relays[fault.target].freeze()
+        elif fault.kind is Kind.FULL_DISK:
+            self._disk.fill()
+        elif fault.kind is Kind.CLOCK:
+            self._clocks.jump(fault.by_s)
+        elif fault.kind is Kind.STOP:
+            self._fleet.processes[fault.target].send_signal(signal.SIGSTOP)
+        else:
+            if fault.kind is Kind.EMPTY:
+                self._dump.unlink(missing_ok=True)
+            self._fleet.processes[fault.target].send_signal(signal.SIGKILL)
+
+    def _mend(self, fault: Fault) -> None:
+        if fault.kind is Kind.FULL_DISK:
+            self._disk.free()
+            self._fleet.processes["nats"].send_signal(signal.SIGKILL)  # writes no more by itself
+        elif fault.kind is Kind.CLOCK:
+            self._clocks.jump(0.0)
+        elif fault.kind is Kind.STOP:
+            self._fleet.processes[fault.target].send_signal(signal.SIGCONT)
+
+    async def _started_again(self, target: str, old_pid: int | None) -> None:
+        """The fleet itself does that. Raises: TimeoutError."""
+        process = self._fleet.processes[target]
+        async with asyncio.timeout(READY_TIMEOUT_S):
+            while True:
+                if process.is_running and process.pid != old_pid:
+                    break
+                await asyncio.sleep(_POLL_S)
+        ports = {"nats": self._fleet.endpoints.nats_port, "redis": self._fleet.endpoints.redis_port}
+        if target in ports:
+            await wait_for_port(process, ports[target], _PORT_TIMEOUT_S)
+
+
+def _killed_by(fault: Fault) -> str:
+    """The process that is another one behind this fault; "" = none."""
+    if fault.kind is Kind.FULL_DISK:
+        return "nats"
+    return fault.target if fault.kind in (Kind.KILL, Kind.EMPTY) else ""

@@ -1,0 +1,124 @@
+"""`rorqual chaos`: random faults under load, each fault of the table by itself, or cancels."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from rorqual_cli.chaos.arena import Arena, open_arena
+from rorqual_cli.chaos.cancels import cancel_many
+from rorqual_cli.chaos.memory import MAX_GROWTH, growth_of
+from rorqual_cli.chaos.plan import Fault, choose_faults, plan_strikes
+from rorqual_cli.chaos.table import render_table
+from rorqual_cli.chaos.trials import one_fault, random_faults
+from rorqual_cli.problems import CliError
+from rorqual_cli.report import Reporter
+
+WARM_S = 300.0
+"""When memory is first looked at; sooner in a short run."""
+
+
+@dataclass(frozen=True, slots=True)
+class ChaosOptions:
+    """What `rorqual chaos` can be told. faults: words of their names; none = all.
+
+    table: a page about each fault for itself. watches_memory: no process may grow behind the first
+    minutes. num_cancels: instead of faults, so many clients that leave.
+    """
+
+    home: Path
+    model: str
+    seed: int
+    seconds: float
+    every_s: float
+    num_clients: int
+    faults: Sequence[str] = ()
+    table: Path | None = None
+    watches_memory: bool = False
+    num_cancels: int = 0
+
+
+def run_chaos(options: ChaosOptions, report: Reporter) -> int:
+    """Print one JSON line a run; 0 when nothing was lost, wrong or leaked. Raises: CliError."""
+    try:
+        faults = choose_faults(options.faults)
+    except ValueError as error:
+        raise CliError(str(error)) from None
+    return asyncio.run(_run(options, faults, report))
+
+
+async def _run(options: ChaosOptions, faults: Sequence[Fault], report: Reporter) -> int:
+    async with open_arena(
+        options.model,
+        options.home,
+        report,
+        seed=options.seed,
+        at_once=options.num_clients,
+    ) as arena:
+        if options.num_cancels:
+            return await _cancels(arena, options, report)
+        possible = [fault for fault in faults if not _left_out(arena, fault, report)]
+        if not possible:
+            raise CliError("none of these faults can be made here")
+        if options.table is not None:
+            return await _table(arena, options, options.table, possible, report)
+        return await _random(arena, options, possible, report)
+
+
+def _left_out(arena: Arena, fault: Fault, report: Reporter) -> bool:
+    obstacle = arena.injector.obstacle(fault)
+    if obstacle:
+        report.say(f"left out: {fault.name}: {obstacle}")
+    return bool(obstacle)
+
+
+async def _cancels(arena: Arena, options: ChaosOptions, report: Reporter) -> int:
+    cancelled = await cancel_many(
+        arena, options.num_cancels, num_clients=options.num_clients, seed=options.seed
+    )
+    for name, count in cancelled.held.items():
+        report.say(f"  {name} still holds {count}")
+    _print({"seed": options.seed, **cancelled.to_json()})
+    return int(cancelled.leaked > 0)
+
+
+async def _table(
+    arena: Arena, options: ChaosOptions, path: Path, faults: Sequence[Fault], report: Reporter
+) -> int:
+    rows = []
+    for fault in faults:
+        row = await one_fault(arena, fault, num_clients=options.num_clients, report=report)
+        _print({"fault": fault.name, "back_s": round(row.back_s, 1), **row.verdict.to_json()})
+        rows.append(row)
+    earlier = path.read_text() if path.exists() else ""
+    machine = f"{os.cpu_count()} cores, load average {os.getloadavg()[0]:.0f}"
+    path.write_text(
+        render_table(rows, num_clients=options.num_clients, machine=machine, earlier=earlier)
+    )
+    report.say(f"wrote {path}")
+    return int(not all(row.verdict.is_good for row in rows))
+
+
+async def _random(
+    arena: Arena, options: ChaosOptions, faults: Sequence[Fault], report: Reporter
+) -> int:
+    strikes = plan_strikes(options.seed, options.seconds, faults, every_s=options.every_s)
+    verdict, samples = await random_faults(
+        arena, strikes, seconds=options.seconds, num_clients=options.num_clients, report=report
+    )
+    line = {"seed": options.seed, **verdict.to_json()}
+    has_grown = False
+    if options.watches_memory:
+        growth = growth_of(samples, warm_s=min(WARM_S, options.seconds / 3))
+        line["memory_growth"] = {name: round(ratio, 3) for name, ratio in growth.items()}
+        has_grown = max(growth.values(), default=1.0) > MAX_GROWTH
+    _print(line)
+    return int(has_grown or not verdict.is_good)
+
+
+def _print(line: dict[str, object]) -> None:
+    print(json.dumps(line), flush=True)

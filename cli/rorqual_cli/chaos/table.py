@@ -1,0 +1,60 @@
+"""The table of faults as a page: pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from rorqual_cli.chaos.plan import TABLE, Fault
+from rorqual_cli.chaos.verdict import Verdict
+
+_HEAD = """\
+# Faults
+
+Each row is a run of `rorqual chaos --table docs/faults.md`: a fleet of two of every service (one
+scaler, NATS, Redis) under {num_clients} clients that ask one thing after another, greedy, in three
+protocols and several sizes, some in a shape and some with an image. A fault strikes, is mended
+after the time it names, and the load goes on until the fleet is whole again and for 3 s more.
+Every answer is compared with that of a calm day.
+
+Clients go on elsewhere when their connection breaks (`Idempotency-Key`, `Last-Event-ID`); an error
+is an answer lost. What is killed, the fleet itself starts again, Redis with its last snapshot.
+Stalls are those of the streams in mid-answer when the fault struck. Machine:
+{machine}.
+
+| fault | requests | lost | wrong | leaked | resumed | P50 stall | longest | whole again after |
+|---|---|---|---|---|---|---|---|---|
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """back_s: from the fault until all of the fleet was ready again."""
+
+    fault: Fault
+    verdict: Verdict
+    back_s: float
+
+
+def render_table(rows: Sequence[Row], *, num_clients: int, machine: str, earlier: str = "") -> str:
+    """The whole page, in Markdown. earlier: a page whose rows of other faults stay."""
+    lines = {_name_in(line): line + "\n" for line in earlier.splitlines() if _name_in(line)}
+    lines |= {row.fault.name: _line(row) for row in rows}
+    known = (lines[fault.name] for fault in TABLE if fault.name in lines)
+    return _HEAD.format(num_clients=num_clients, machine=machine) + "".join(known)
+
+
+def _name_in(line: str) -> str:
+    """Of the fault that this line is about; "" = none."""
+    name = line.removeprefix("| ").partition(" |")[0]
+    return name if any(fault.name == name for fault in TABLE) else ""
+
+
+def _line(row: Row) -> str:
+    v = row.verdict
+    cells = (
+        row.fault.name,
+        *(v.requests, v.lost, v.wrong, v.leaked, v.resumed),
+        *(f"{seconds:.1f} s" for seconds in (v.p50_stall_s, v.worst_stall_s, row.back_s)),
+    )
+    return "| " + " | ".join(map(str, cells)) + " |\n"

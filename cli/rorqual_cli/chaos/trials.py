@@ -1,0 +1,100 @@
+"""A fleet under load and faults, from the first strike to the verdict."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+
+from rorqual_cli.chaos.arena import Arena
+from rorqual_cli.chaos.injector import Struck
+from rorqual_cli.chaos.load import Load
+from rorqual_cli.chaos.memory import Sample
+from rorqual_cli.chaos.plan import Fault, Strike
+from rorqual_cli.chaos.table import Row
+from rorqual_cli.chaos.verdict import Asked, Verdict, Window, judge
+from rorqual_cli.problems import CliError
+from rorqual_cli.report import Reporter
+
+SETTLE_S = 15.0
+_SWING_TIMEOUT_S = 120.0
+_CALM_S = 3.0
+"""Of load behind a single fault, for what it did to show."""
+_SAMPLE_S = 5.0
+
+
+async def one_fault(arena: Arena, fault: Fault, *, num_clients: int, report: Reporter) -> Row:
+    """It strikes in the midst of load. Raises: CliError when the fleet does not recover."""
+    load = arena.load(num_clients)
+    async with load.running():
+        async with asyncio.timeout(_SWING_TIMEOUT_S):
+            await load.in_full_swing.wait()
+        struck = await _strike(arena, fault, report)
+        await asyncio.sleep(_CALM_S)
+    window = Window(struck.at_s, time.monotonic())
+    return Row(fault, await _judge(arena, load, [window], report), struck.back_s)
+
+
+async def random_faults(
+    arena: Arena, strikes: Sequence[Strike], *, seconds: float, num_clients: int, report: Reporter
+) -> tuple[Verdict, list[Sample]]:
+    """They strike one after the other; also the memory of every process meanwhile.
+
+    Raises: CliError when the fleet does not recover.
+    """
+    load = arena.load(num_clients)
+    struck: list[Struck] = []
+    samples: list[Sample] = []
+    begin_s = time.monotonic()
+    async with load.running(), _sampling(arena, samples, begin_s):
+        for strike in strikes:
+            await asyncio.sleep(max(0.0, begin_s + strike.at_s - time.monotonic()))
+            struck.append(await _strike(arena, strike.fault, report))
+        await asyncio.sleep(max(0.0, begin_s + seconds - time.monotonic()))
+    ends_s = [*(each.at_s for each in struck[1:]), time.monotonic()]
+    windows = [Window(each.at_s, end_s) for each, end_s in zip(struck, ends_s, strict=False)]
+    return await _judge(arena, load, windows, report), samples
+
+
+@asynccontextmanager
+async def _sampling(arena: Arena, samples: list[Sample], begin_s: float) -> AsyncIterator[None]:
+    """Memory of every process, now and then."""
+
+    async def sample_on() -> None:
+        while True:
+            samples.extend(arena.watch.memory(time.monotonic() - begin_s))
+            await asyncio.sleep(_SAMPLE_S)
+
+    task = asyncio.create_task(sample_on())
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+async def _strike(arena: Arena, fault: Fault, report: Reporter) -> Struck:
+    report.say(f"{time.strftime('%H:%M:%S')} {fault.name}")
+    try:
+        return await arena.injector.strike(fault)
+    except TimeoutError as error:
+        raise CliError(f"{fault.name}: {error}") from None
+
+
+async def _judge(arena: Arena, load: Load, windows: Sequence[Window], report: Reporter) -> Verdict:
+    held, _ = await arena.watch.settle(SETTLE_S)
+    for name, count in held.items():
+        report.say(f"  {name} still holds {count}")
+    for each in load.asked:
+        _tell(arena, each, report)
+    return judge(load.asked, arena.expected, windows, num_leaked=sum(held.values()))
+
+
+def _tell(arena: Arena, asked: Asked, report: Reporter) -> None:
+    """What went wrong with a request, if anything."""
+    kind = arena.questions[asked.question].kind
+    if asked.answer is None:
+        report.say(f"  lost ({kind}): {asked.failure}")
+    elif asked.answer != (expected := arena.expected[asked.question]):
+        report.say(f"  wrong ({kind}): {asked.answer} instead of {expected}")
