@@ -23,6 +23,7 @@ from rorqual_cli.report import Reporter
 from rorqual_cli.state import lock_home, read_state
 
 _RELAY_POLL_S = 0.1
+_CANCEL_AGAIN_S = 0.5
 
 
 def run_foreground(options: FleetOptions, report: Reporter) -> int:
@@ -47,14 +48,22 @@ async def _run(fleet: Fleet, report: Reporter) -> int:
         report.say("stopped before the fleet was ready")
         return 128 + signal.SIGINT
     finally:
-        starting.cancel()
-        await asyncio.gather(starting, return_exceptions=True)
+        await _end(starting)
         stopping.cancel()
         if fleet.is_ready:
             report.say("stopping: requests under way may finish (Ctrl-C again to end at once)")
         await fleet.stop()
         if fleet.is_ready:
             report.say("stopped")
+
+
+async def _end(task: asyncio.Task[None]) -> None:
+    """Cancel it until it has ended: on Python 3.11, `asyncio.wait_for` inside it may lose a
+    cancellation that comes together with what it waited for."""
+    while not task.done():
+        task.cancel()
+        await asyncio.wait({task}, timeout=_CANCEL_AGAIN_S)
+    await asyncio.gather(task, return_exceptions=True)
 
 
 def _on_signals(handler: object) -> None:
