@@ -129,7 +129,7 @@ def lines(passes: Passes, renderer: Renderer, seed: int, count: int) -> Iterator
         for (kind, against), found in compared.items():
             divergence = sum(found.divergences) / len(found.divergences)
             agreement = sum(found.agreements) / len(found.agreements)
-            emit(f"replay KL {kind} against {against} {length}", divergence, "nats")
+            emit(f"replay KL {kind} against {against} {length}", 1e6 * divergence, "nats / 1e6")
             emit(f"replay top-1 {kind} against {against} {length}", agreement, "share")
             yield (
                 f"| {length} | {kind} | {against} | {divergence:.2g} | {max(found.divergences):.2g}"

@@ -10,6 +10,7 @@ import torch
 from rorqual_recipe.output.events import ContentDelta, ToolArgumentsDelta, ToolCallBegan
 
 from tests.unit.training.micro import MICRO
+from training.tiny_v41 import curve
 from training.tiny_v41.bare import message_of
 from training.tiny_v41.evaluation import held_out_samples
 from training.tiny_v41.expert_load import Loads, draw, learner_of, loads_of
@@ -47,6 +48,18 @@ def test_loads_of_experts_are_shares_of_an_even_one(model_dir: Path, tmp_path: P
         torch.testing.assert_close(means, torch.ones(MICRO["num_hidden_layers"]))
     draw(loads, tmp_path / "loads.png")
     assert (tmp_path / "loads.png").stat().st_size > 1000
+
+
+def test_a_curve_is_drawn_from_the_steps_of_a_log(tmp_path: Path) -> None:
+    step = {"stage": 0, "tokens": 4096, "answer_loss": 2.0, "exact": {"recall": 0.5}}
+    later = {**step, "stage": 1, "tokens": 8192, "answer_loss": 1.0}
+    lines = (step, {"stage": 0, "step": 250, "held_out": {"recall 100": 0.4}}, later)
+    log = tmp_path / "log.jsonl"
+    log.write_text("\n".join(map(json.dumps, lines)) + "\n", encoding="utf-8")
+    assert curve.lines_of(log) == [step, later]
+    assert curve.smoothed([1.0, 2.0, 6.0], 2) == [1.0, 1.5, 4.0]
+    curve.draw(curve.lines_of(log), tmp_path / "curve.png")
+    assert (tmp_path / "curve.png").stat().st_size > 1000
 
 
 def test_a_bare_answer_reads_as_one_over_http() -> None:
