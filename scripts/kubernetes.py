@@ -180,6 +180,7 @@ def _environment(name: str, facts: Service) -> list[Manifest]:
         "RORQUAL_METRICS_PORT": str(METRICS_PORT),
         "RORQUAL_DRAIN_S": str(facts.drain_s),
         "NUMBA_CACHE_DIR": "/tmp/numba",
+        "TRITON_HOME": "/tmp/triton",
         **dict(facts.variables),
         **(_bounds() if name == "scaler" else {}),
     }
