@@ -41,17 +41,21 @@ end
 _PUT = (
     _LIB
     + """
+local function life(old, new) return (ends(new) > ends(old) and new or old):sub(1, 8) end
 local function joined(old, new)
-  local life = ends(new) > ends(old) and new or old
   local both = old:sub(21, 24) == new:sub(21, 24) and bit.band or bit.bor
   local flags = string.char(both(old:byte(13), new:byte(13)))
-  return life:sub(1, 8) .. new:sub(9, 12) .. flags .. new:sub(14)
+  return life(old, new) .. new:sub(9, 12) .. flags .. new:sub(14)
 end
-local only_live, keep_s = ARGV[1] == '1', tonumber(ARGV[2])
-for i = 3, #ARGV, 2 do
-  local old = redis.call('HGET', KEYS[1], ARGV[i])
+local only_live, now, keep_s = ARGV[1] == '1', tonumber(ARGV[2]), tonumber(ARGV[3])
+for i = 4, #ARGV, 2 do
+  local old, new = redis.call('HGET', KEYS[1], ARGV[i]), ARGV[i + 1]
   local lives = old and is_live(old)
-  local new = lives and joined(old, ARGV[i + 1]) or ARGV[i + 1]
+  if lives and only_live then
+    new = life(old, new) .. old:sub(9)
+  elseif lives and ends(old) > now then
+    new = joined(old, new)
+  end
   if new ~= old and (lives or not only_live) then
     redis.call('HSET', KEYS[1], ARGV[i], new)
   end
@@ -59,8 +63,9 @@ end
 if redis.call('TTL', KEYS[1]) < keep_s then redis.call('EXPIRE', KEYS[1], keep_s) end
 """
 )
-"""only_live, seconds the hash is kept, then fields and values. What is live already is joined with
-them as `BlockIndex.merged` does: a longer life is never shortened."""
+"""only_live, now, seconds the hash is kept, then fields and values. What is live already is joined
+with them as `BlockIndex.merged` does: a longer life is never shortened. A use (only_live) changes
+nothing but the life: who tells of it may not know yet where the block lies by now."""
 
 _FORGET = (
     _LIB
@@ -106,7 +111,7 @@ async def put_records(
     if not len(records):
         return
     keep_s = int(expires_unix_s(records).max() - now_unix_s + memory_s) + 1
-    head = ["1" if only_live else "0", max(1, keep_s)]
+    head = ["1" if only_live else "0", repr(float(now_unix_s)), max(1, keep_s)]
     packed = records.tobytes()
     async with redis.pipeline(transaction=False) as pipeline:
         for name, rows in _by_hash(record_keys(records)):

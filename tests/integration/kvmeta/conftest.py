@@ -66,9 +66,8 @@ class Client:
                 key=key,
                 size_bytes=1 << 20,
                 traffic_class=traffic_class,
-                store="local",
                 position=position,
-                **fields,
+                **{"store": "local", **fields},
             )
             for position, key in enumerate(keys)
         ]

@@ -1,11 +1,25 @@
 """All instances say the same: by events, by reading Redis at the start, and again after a gap."""
 
-from rorqual_kvmeta.records import State, keys_of
+from dataclasses import replace
+
+import pytest
+from redis.asyncio import Redis
+from rorqual_kvmeta.records import (
+    Lifetimes,
+    State,
+    StoredBlock,
+    keys_of,
+    record_keys,
+    records_of,
+)
+from rorqual_kvmeta.truth import put_records, read
 from rorqual_policy import block_keys
+from rorqual_policy.provenance import Provenance
 from rorqual_proto.v1 import kvmeta_pb2
 from rorqual_proto.v1.kvmeta_pb2 import PROVENANCE_REPLAYED
 from rorqual_runtime import subjects
 from rorqual_runtime.bus import MessageContext
+from rorqual_runtime.clock import ManualClock
 from rorqual_runtime.errors import ServingError
 
 from tests.support.waiting import until
@@ -87,6 +101,44 @@ async def test_a_new_instance_knows_that_an_exact_block_took_the_place_of_a_repl
     async with running_kvmeta(runtime_settings, redis_server.url):
         match = await client.match(KEYS)
         assert (match.num_matched_blocks, match.num_exact_blocks) == (4, 4)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "num_exact"),
+    [
+        ({}, {"provenance": PROVENANCE_REPLAYED}, 0),
+        ({"store": "other", "provenance": PROVENANCE_REPLAYED}, {}, 4),
+    ],
+    ids=["one store", "two stores"],
+)
+async def test_a_block_whose_time_is_over_says_nothing_of_the_one_that_takes_its_place(
+    runtime_settings, redis_server, client, before, after, num_exact
+):
+    clock, url = ManualClock(), redis_server.url
+    async with running_kvmeta(runtime_settings, url, clock=clock, chat_lifetime_s=10.0):
+        await client.register(KEYS, **before)
+        await clock.advance(15)
+        await client.register(KEYS, **after)
+    async with running_kvmeta(runtime_settings, url, clock=clock, chat_lifetime_s=10.0):
+        match = await client.match(KEYS)
+        assert (match.num_matched_blocks, match.num_exact_blocks) == (4, num_exact)
+
+
+async def test_a_use_that_is_told_late_changes_nothing_but_the_life_of_a_block(redis_server):
+    lifetimes = Lifetimes(chat_s=100, agent_s=100)
+    block = StoredBlock(KEYS[0], 1 << 20, is_chat=True, store="other", position=3)
+    replayed = replace(block, provenance=Provenance.REPLAYED)
+    there = records_of("model", [replayed], lifetimes, 1000.0)
+    used = records_of("model", [replace(block, store="local", position=0)], lifetimes, 1050.0)
+    async with Redis.from_url(redis_server.url) as redis:
+        for records, only_live in ((there, False), (used, True)):
+            now_unix_s = float(records["used_unix_s"][0])
+            await put_records(
+                redis, records, now_unix_s=now_unix_s, memory_s=10.0, only_live=only_live
+            )
+        found = await read(redis, record_keys(there))
+    there["used_unix_s"] = 1050
+    assert found.tobytes() == there.tobytes()
 
 
 async def test_an_index_that_is_not_loaded_yet_asks_redis(runtime_settings, redis_server, client):
