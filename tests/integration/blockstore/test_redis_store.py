@@ -4,6 +4,7 @@ import pytest
 import redis
 from rorqual_policy import ValueEviction
 from rorqual_runtime.blockstore import BlockMark, Provenance
+from rorqual_runtime.blockstore.redis_store import RedisBlockStore
 from rorqual_runtime.blockstore.upkeep import make_block_store
 from rorqual_runtime.clock import ManualClock
 
@@ -101,3 +102,15 @@ async def test_a_server_that_is_away_is_a_miss_and_comes_back(server):
     await clock.advance(2)
     assert put(store, 3) and got(store, 3) == block(3)
     store.close()
+
+
+def test_a_servers_identity_is_where_it_is_and_not_who_signs_in():
+    def identity(url):
+        store = RedisBlockStore(url)
+        store.close()
+        return store.identity
+
+    own = identity("redis://prefill:secret@kv:6380/2")
+    assert identity("redis://decode:other@kv:6380/2") == identity("valkey://kv:6380/2") == own
+    others = {identity(f"redis://{place}") for place in ("kv:6380/3", "kv:6379/2", "vk:6380/2")}
+    assert len(others | {own}) == 4

@@ -10,7 +10,7 @@ import contextlib
 import math
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -82,7 +82,7 @@ class RedisBlockStore:
             decode_responses=False,
         )
         self._client = redis.Redis(connection_pool=pool)
-        self._identity = fingerprint_digest(url).hex()
+        self._identity = fingerprint_digest(_place_of(pool.connection_kwargs)).hex()
         self._counts: Counter[str] = Counter()
         self._lock = threading.Lock()
         self._away_until_s = -math.inf
@@ -302,6 +302,15 @@ class RedisBlockStore:
     def _count(self, what: str, number: int = 1) -> None:
         with self._lock:
             self._counts[what] += number
+
+
+def _place_of(connection: Mapping[str, Any]) -> str:
+    """Which server and database, and not who signs in there: others hear a digest of it."""
+    server = (
+        connection.get("path")
+        or f"{connection.get('host', 'localhost')}:{connection.get('port', 6379)}"
+    )
+    return f"{server}/{connection.get('db', 0)}"
 
 
 def _outcome(reply: Any) -> str:
