@@ -17,7 +17,7 @@ from rorqual_policy.provenance import Provenance
 from rorqual_runtime.clock import Clock
 from rorqual_runtime.errors import ContextTooLong, InvalidRequest, ServingError
 from rorqual_runtime.handover import Handover
-from rorqual_runtime.kv_export import once_there_is_room, open_export
+from rorqual_runtime.kv_export import LEASE_S, once_there_is_room, open_export
 from rorqual_runtime.payload import get_token_ids, put_payload
 from rorqual_runtime.prompt_work import over_prompt
 from rorqual_runtime.tensors import TensorPlane
@@ -250,12 +250,16 @@ class PrefillPipeline:
                 span.set_attribute("rorqual.handover.tries", handover.num_tries)
 
     async def _parts(self, work: Work, begin: Begin, logits: np.ndarray) -> convert.HandoverParts:
-        """Everything the offer refers to, published; a full arena is waited for."""
-        left_s = work.active.left_s() - _ANSWER_S
+        """Everything the offer refers to, published; a full arena is waited for.
+
+        Not for long: others may wait for what this prompt holds. What needs memory comes first, so
+        that the leases of the pages begin when all is there. Raises: QueueTimeout.
+        """
         tokens = convert.tokens_to_wire(work.token_ids)
-        prompt: Any = await once_there_is_room(lambda: put_payload(self._tensors, tokens), left_s)
+        prompt: Any = await self._published(work, lambda: put_payload(self._tensors, tokens))
         if prompt.HasField("ticket"):
             work.export.adopt(prompt.ticket)
+        first_logits = await self._published(work, lambda: work.export.publish(logits))
         window = begin.window.at_end if begin.window else None
         return convert.HandoverParts(
             last_block_key=work.keys[-1] if work.keys else b"",
@@ -265,7 +269,12 @@ class PrefillPipeline:
             provenance=begin.provenance,
             prompt=prompt,
             kv_pages=work.export.seal(),
-            first_logits=await once_there_is_room(lambda: work.export.publish(logits), left_s),
+            first_logits=first_logits,
             window=None if window is None else work.export.publish_window(window),
             model_fingerprint=self._model.fingerprint,
         )
+
+    async def _published(self, work: Work, put: Callable[[], Awaitable[Any]]) -> Any:
+        """What `put` gives once the arena has room; a ticket from before it is still good then."""
+        left_s = max(0.0, work.active.left_s() - _ANSWER_S)
+        return await once_there_is_room(put, min(left_s, LEASE_S / 3))
