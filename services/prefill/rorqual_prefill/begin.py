@@ -81,7 +81,7 @@ class Begin:
     provenance: Provenance
     """Of what is computed from here on."""
     miss_reason: str
-    """Why no more was loaded; empty where nothing was missed."""
+    """Why computation begins no later; empty where nothing was missed."""
 
 
 class PrefixStage:
@@ -134,7 +134,7 @@ class PrefixStage:
             num_blocks = await self._swap_all_in(work)
             resume, window = await self._settle(work, num_blocks)
             self._count(resume, time.perf_counter() - began_s)
-            miss_reason = _miss_reason(work.job, work.fetch, num_blocks)
+            miss_reason = why_no_later(work, num_blocks, resume.first_row)
             span.set_attributes(
                 {
                     "rorqual.kv.matched_blocks": work.job.num_matched_blocks,
@@ -241,14 +241,21 @@ class PrefixStage:
         )
 
 
-def _miss_reason(job: Job, fetch: Fetch, num_loaded: int) -> str:
-    """Why no more was loaded: less came than kvmeta promised, or it promised no more; empty where
-    nothing was missed."""
+def why_no_later(work: Work, num_loaded: int, first_row: int) -> str:
+    """Why computation begins no later: less came than kvmeta promised, it promised no more, or
+    there was no window behind what came; empty where nothing was missed."""
+    job, fetch = work.job, work.fetch
+    num_wanted = min(len(work.keys), num_reusable_blocks(len(work.token_ids)))
+    if first_row >= num_wanted * BLOCK_TOKENS:
+        return ""
     if fetch.corrupt:
         return "corrupt"
     if fetch.missing:
         return "evicted"
     if num_loaded < fetch.promise.num_blocks:
         return "not_fetched"
-    is_cut = job.exact_only and job.num_exact_blocks < job.num_matched_blocks
-    return "replay_boundary" if is_cut else job.miss_reason
+    if job.exact_only and job.num_exact_blocks < job.num_matched_blocks:
+        return "replay_boundary"
+    if num_loaded < num_wanted and job.miss_reason:
+        return job.miss_reason
+    return "no_window" if work.slot is not None else ""

@@ -62,6 +62,7 @@ async def test_v4_goes_on_from_a_kept_window_also_of_another_instance(runtime_se
                 *(around.complete(name, TOKENS, ignore_eos=True) for name in names)
             ):
                 assert (done.num_cached_tokens, done.token_ids) == (384, expected)
+                assert done.miss_reason == ""
             return all(prefill.counts.hits_total for _, prefill in fleet.prefill)
 
         await until(both_hit, "each prefill instance to go on from the window")
@@ -79,6 +80,7 @@ async def test_v4_without_its_window_is_computed_again(runtime_settings, v4_dir)
         await until(lambda: len(around.registered) == 3, "3 blocks to be registered")
         second = await around.complete("second", TOKENS, ignore_eos=True)
         assert (second.num_cached_tokens, second.token_ids) == (0, expected)
+        assert second.miss_reason == "no_window"
 
 
 async def test_a_partly_evicted_v4_prefix_goes_on_from_a_window_at_its_new_end(

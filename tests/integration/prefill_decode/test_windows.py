@@ -114,12 +114,12 @@ async def test_blocks_behind_a_replay_are_marked_and_nothing_exact_uses_them(
         await until(lambda: len(around.registered) == 5, "5 blocks to be registered")
         assert len(around.exact_keys) == 5
         replayed = await around.complete("second", longer, ignore_eos=True)
-        assert replayed.num_cached_tokens == 512
+        assert (replayed.num_cached_tokens, replayed.miss_reason) == (512, "no_window")
         await until(lambda: len(around.registered) == 7, "2 more blocks to be registered")
         assert len(around.exact_keys) == 5
         exact = await around.complete("third", longer, ignore_eos=True, exact_only=True)
         assert exact.token_ids == bare(longer)
-        assert exact.num_cached_tokens == 0
+        assert (exact.num_cached_tokens, exact.miss_reason) == (0, "replay_boundary")
         await fleet.nothing_held()
 
 
