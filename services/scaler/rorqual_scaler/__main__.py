@@ -26,7 +26,7 @@ async def make_driver(ctx: ServiceContext, settings: ScalerSettings) -> Driver:
         poll_s=settings.poll_s,
         retry_pause_s=settings.restart_pause_s,
     )
-    return CountedDriver(await _orchestrator(settings), ctx.clock, params, ctx.track)
+    return CountedDriver(await _orchestrator(ctx, settings), ctx.clock, params, ctx.track)
 
 
 def _local_driver(ctx: ServiceContext, settings: ScalerSettings) -> LocalDriver:
@@ -43,12 +43,12 @@ def _local_driver(ctx: ServiceContext, settings: ScalerSettings) -> LocalDriver:
     return LocalDriver(ctx.bus, ctx.clock, params, ctx.track)
 
 
-async def _orchestrator(settings: ScalerSettings) -> Orchestrator:
+async def _orchestrator(ctx: ServiceContext, settings: ScalerSettings) -> Orchestrator:
     if settings.driver == "kubernetes":
         from rorqual_scaler.cluster import ClusterParams, open_cluster
 
         return await open_cluster(
-            ClusterParams(settings.kubernetes_namespace, settings.call_timeout_s)
+            ctx.clock, ClusterParams(settings.kubernetes_namespace, settings.call_timeout_s)
         )
     command = tuple(shlex.split(settings.compose_command))
     params = ComposeParams(

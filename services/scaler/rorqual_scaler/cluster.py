@@ -5,7 +5,7 @@ rorqual-scaler[kubernetes]`.
 """
 
 import asyncio
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -13,13 +13,15 @@ from aiohttp import ClientError
 from kubernetes.aio import client
 from kubernetes.aio.client.exceptions import ApiException
 from kubernetes.aio.config import ConfigException, load_incluster_config, load_kube_config
+from rorqual_runtime.clock import Clock
 
 from rorqual_scaler.counted_driver import Orchestrator
 from rorqual_scaler.drivers import DriverError
 
 DELETION_COST = "controller.kubernetes.io/pod-deletion-cost"
 """Of the pods of a Deployment that shrinks, those with the lowest go first."""
-_FIRST = "-1000"
+_COST_EPOCH_UNIX_S = 1_735_689_600
+"""2025-01-01. Costs are seconds since then, negative: they have 32 bits."""
 _MERGE = "application/merge-patch+json"
 
 T = TypeVar("T")
@@ -34,7 +36,7 @@ class ClusterParams:
     """Of one call."""
 
 
-async def open_cluster(params: ClusterParams) -> "Cluster":
+async def open_cluster(clock: Clock, params: ClusterParams) -> "Cluster":
     """By the pod's own account, else by the user's kubeconfig. Raises: DriverError."""
     configuration = client.Configuration()
     try:
@@ -44,7 +46,7 @@ async def open_cluster(params: ClusterParams) -> "Cluster":
             await load_kube_config(client_configuration=configuration)
     except (ConfigException, OSError) as error:
         raise DriverError("configuration of the cluster", str(error)) from error
-    return Cluster(client.ApiClient(configuration), params)
+    return Cluster(client.ApiClient(configuration), clock, params)
 
 
 class Cluster(Orchestrator):
@@ -52,8 +54,9 @@ class Cluster(Orchestrator):
 
     name = "kubernetes"
 
-    def __init__(self, api: client.ApiClient, params: ClusterParams) -> None:
+    def __init__(self, api: client.ApiClient, clock: Clock, params: ClusterParams) -> None:
         self._api = api
+        self._clock = clock
         self._apps = client.AppsV1Api(api)
         self._core = client.CoreV1Api(api)
         self._params = params
@@ -74,14 +77,19 @@ class Cluster(Orchestrator):
         )
         await self._call(f"scale of {service}", call)
 
-    async def prefer_to_stop(self, service: str, instance_ids: Sequence[str]) -> None:
-        """A pod that is gone already is no failure."""
-        body = {"metadata": {"annotations": {DELETION_COST: _FIRST}}}
+    async def prefer_to_stop(self, service: str, instance_ids: Sequence[str]) -> Collection[str]:
+        """A pod that is gone already is no failure. The latest choice has the lowest cost: marks
+        of earlier ones may still be there."""
+        cost = _COST_EPOCH_UNIX_S - int(self._clock.now_unix_s())
+        body = {"metadata": {"annotations": {DELETION_COST: str(cost)}}}
+        marked = []
         for name in instance_ids:
             call = self._core.patch_namespaced_pod(
                 name, self._params.namespace, body, _content_type=_MERGE
             )
-            await self._call(f"pod {name}", call, may_be_gone=True)
+            if await self._call(f"pod {name}", call, may_be_gone=True) is not None:
+                marked.append(name)
+        return marked
 
     async def close(self) -> None:
         await self._api.close()

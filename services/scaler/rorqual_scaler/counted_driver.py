@@ -30,10 +30,10 @@ class Orchestrator(ABC):
     async def write_count(self, service: str, num: int) -> None:
         """Keep so many from now on. Raises: DriverError."""
 
-    async def prefer_to_stop(self, service: str, instance_ids: Sequence[str]) -> None:
-        """Take these away first. Where it can't be told it has its own order.
+    async def prefer_to_stop(self, service: str, instance_ids: Sequence[str]) -> Collection[str]:
+        """Take these away first; those that it will. Where it can't be told it has its own order.
         Raises: DriverError."""
-        return
+        return ()
 
     async def close(self) -> None:
         """Let go of connections. Instances stay as they are."""
@@ -113,10 +113,17 @@ class CountedDriver(Driver):
         return [] if known is None else [i for i in live_ids if i not in known.leaving_until_s]
 
     async def grow(self, service: str, target: Target) -> bool:
-        return self._begin(service, target.num_desired, ())
+        """Never below what is kept: desired counts leave out those that are overdue."""
+        known = self._services.get(service)
+        if known is None or known.num_kept is None or target.num_desired <= known.num_kept:
+            return False
+        return self._begin(known, service, target.num_desired, ())
 
     async def shrink(self, service: str, target: Target, instance_ids: Sequence[str]) -> bool:
-        return self._begin(service, target.num_desired, instance_ids)
+        known = self._services.get(service)
+        if known is None or known.num_kept is None or target.num_desired >= known.num_kept:
+            return False
+        return self._begin(known, service, target.num_desired, instance_ids)
 
     async def close(self, timeout_s: float) -> None:
         """What was asked for is finished or given up; the instances stay: they are not ours."""
@@ -125,22 +132,20 @@ class CountedDriver(Driver):
             await asyncio.wait(changes, timeout=timeout_s)
         await self._orchestrator.close()
 
-    def _begin(self, service: str, num: int, leaving: Sequence[str]) -> bool:
+    def _begin(self, known: _Service, service: str, num: int, chosen: Sequence[str]) -> bool:
         """One change at a time: decisions are made again and again, so none has to wait."""
-        known, now_s = self._services.get(service), self._clock.monotonic_s()
-        if known is None:
-            return False
         is_busy = known.change is not None and not known.change.done()
-        if is_busy or now_s < known.retry_at_s or known.num_kept in (None, num):
+        if is_busy or self._clock.monotonic_s() < known.retry_at_s:
             return False
-        known.change = self._track(self._change(service, num, leaving))
+        known.change = self._track(self._change(service, num, chosen))
         return True
 
-    async def _change(self, service: str, num: int, leaving: Sequence[str]) -> None:
+    async def _change(self, service: str, num: int, chosen: Sequence[str]) -> None:
         known = self._services[service]
+        leaving: Collection[str] = ()
         try:
-            if leaving:
-                await self._orchestrator.prefer_to_stop(service, leaving)
+            if chosen:
+                leaving = await self._orchestrator.prefer_to_stop(service, chosen)
             await self._orchestrator.write_count(service, num)
         except DriverError as error:
             self._note_failure(service, error)
@@ -167,12 +172,13 @@ class CountedDriver(Driver):
 
     async def _read(self, service: str) -> None:
         known = self._services[service]
-        if known.change is not None and not known.change.done():
+        before = known.change
+        if before is not None and not before.done():
             return
         try:
             num = await self._orchestrator.read_count(service)
         except DriverError as error:
             log.warning("a count can't be read: %s", error, extra={"scaled_service": service})
             return
-        if known.change is None or known.change.done():  # else what it read is from before
+        if known.change is before:  # else what was read may be from before the change
             known.num_kept = num

@@ -10,12 +10,9 @@ from typing import Any
 import pytest
 import pytest_asyncio
 import yaml
-
-pytest.importorskip("kubernetes", reason="pip install rorqual-scaler[kubernetes]")
-
 from aiohttp import web
 from rorqual_policy import Target
-from rorqual_runtime.clock import WallClock
+from rorqual_runtime.clock import ManualClock, WallClock
 from rorqual_scaler.cluster import DELETION_COST, Cluster, ClusterParams, open_cluster
 from rorqual_scaler.counted_driver import CountedDriver, CountedDriverParams
 from rorqual_scaler.drivers import DriverError
@@ -96,8 +93,15 @@ async def api() -> AsyncIterator[ApiServer]:
     await runner.cleanup()
 
 
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
 @pytest_asyncio.fixture
-async def cluster(api: ApiServer, tmp_path, monkeypatch) -> AsyncIterator[Cluster]:
+async def cluster(
+    api: ApiServer, clock: ManualClock, tmp_path, monkeypatch
+) -> AsyncIterator[Cluster]:
     """As the scaler opens it, by a kubeconfig."""
     config = {
         "apiVersion": "v1",
@@ -110,7 +114,7 @@ async def cluster(api: ApiServer, tmp_path, monkeypatch) -> AsyncIterator[Cluste
     path = tmp_path / "kubeconfig"
     path.write_text(yaml.safe_dump(config))
     monkeypatch.setattr("kubernetes.aio.config.kube_config.KUBE_CONFIG_DEFAULT_LOCATION", str(path))
-    opened = await open_cluster(ClusterParams("rorqual", timeout_s=20.0))
+    opened = await open_cluster(clock, ClusterParams("rorqual", timeout_s=20.0))
     yield opened
     await opened.close()
 
@@ -123,9 +127,14 @@ async def test_the_scale_of_a_deployment_is_read_and_patched(api, cluster) -> No
     assert api.content_types == {"application/merge-patch+json"}
 
 
-async def test_pods_with_the_least_work_are_marked_to_go_first(api, cluster) -> None:
-    await cluster.prefer_to_stop("decode", ["decode-abc", "decode-gone"])
-    assert int(api.annotations["decode-abc"][DELETION_COST]) < 0
+async def test_the_latest_choice_goes_first(api, clock, cluster) -> None:
+    api.annotations["decode-def"] = {}
+    named = await cluster.prefer_to_stop("decode", ["decode-abc", "decode-gone"])
+    assert named == ["decode-abc"]
+    first = int(api.annotations["decode-abc"][DELETION_COST])
+    await clock.advance(1.0)
+    await cluster.prefer_to_stop("decode", ["decode-def"])
+    assert -(2**31) < int(api.annotations["decode-def"][DELETION_COST]) < first < 0
 
 
 async def test_refusals_say_what_was_asked_for(api, cluster) -> None:

@@ -21,9 +21,14 @@ class Kept(Orchestrator):
         self.num, self.is_failing = num, False
         self.written: list[int] = []
         self.first_to_stop: list[str] = []
+        self.can_choose = True
+        self.reading: asyncio.Event | None = None
 
     async def read_count(self, service: str) -> int:
-        return self.num
+        num = self.num
+        if self.reading is not None:
+            await self.reading.wait()
+        return num
 
     async def write_count(self, service: str, num: int) -> None:
         self.written.append(num)
@@ -31,8 +36,11 @@ class Kept(Orchestrator):
             raise DriverError("scale of decode", "503")
         self.num = num
 
-    async def prefer_to_stop(self, service, instance_ids) -> None:
+    async def prefer_to_stop(self, service, instance_ids):
+        if not self.can_choose:
+            return await super().prefer_to_stop(service, instance_ids)
         self.first_to_stop += instance_ids
+        return instance_ids
 
 
 def target(num_desired: int, num_change: int) -> Target:
@@ -122,4 +130,44 @@ async def test_a_count_that_others_changed_is_seen():
     await settled()
     assert len(driver.own("decode", ["d1"]).pending) == 3
     assert not await driver.grow("decode", target(4, +3))  # it is what it should be already
+    await end(tasks)
+
+
+async def test_growing_never_takes_back_what_is_overdue():
+    kept, clock, driver, tasks = await driving(10)
+    reporting = [f"d{n}" for n in range(8)]
+    driver.own("decode", reporting)
+    await clock.advance(101.0)
+    assert max(driver.own("decode", reporting).pending.values()) < clock.monotonic_s()
+    assert not await driver.grow("decode", target(9, +1))
+    assert not await driver.shrink("decode", target(10, -1), ["d0"])
+    await settled()
+    assert kept.written == []
+    assert await driver.grow("decode", target(11, +3))
+    await settled()
+    assert kept.written == [11]
+    await end(tasks)
+
+
+async def test_who_goes_is_only_known_where_the_orchestrator_takes_the_choice():
+    kept, _, driver, tasks = await driving(3)
+    kept.can_choose = False
+    assert await driver.shrink("decode", target(2, -1), ["d2"])
+    await settled()
+    assert kept.num == 2
+    assert driver.own("decode", ["d1", "d2", "d3"]).stopping == frozenset()
+    await end(tasks)
+
+
+async def test_a_count_read_from_before_a_change_is_not_taken_for_the_one_after():
+    kept, clock, driver, tasks = await driving(1)
+    await settled()
+    kept.reading = asyncio.Event()
+    await clock.advance(5.0)
+    await settled()
+    assert await driver.grow("decode", target(3, +2))
+    await settled()
+    kept.reading.set()
+    await settled()
+    assert len(driver.own("decode", ["d1"]).pending) == 2
     await end(tasks)
