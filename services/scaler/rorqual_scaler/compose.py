@@ -2,6 +2,8 @@
 
 import asyncio
 import contextlib
+import os
+import signal
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -9,6 +11,8 @@ from rorqual_scaler.counted_driver import Orchestrator
 from rorqual_scaler.drivers import DriverError
 
 _MAX_SHOWN_CHARS = 400
+_KILLED_WAIT_S = 5.0
+"""A killed call is waited for so long; what still hangs then is the kernel's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +61,7 @@ class Compose(Orchestrator):
                     stdin=asyncio.subprocess.DEVNULL,
                     stdout=asyncio.subprocess.PIPE,
                     stderr=asyncio.subprocess.PIPE,
+                    start_new_session=True,
                 )
             except OSError as error:
                 raise DriverError(what, str(error)) from error
@@ -69,10 +74,16 @@ class Compose(Orchestrator):
             raise DriverError(what, f"took longer than {self._params.timeout_s:g} s") from None
         finally:
             if process.returncode is None:
-                with contextlib.suppress(ProcessLookupError):
-                    process.kill()
-                await process.wait()
+                await _end(process)
         if process.returncode:
             said = problems.decode(errors="replace").strip()[-_MAX_SHOWN_CHARS:]
             raise DriverError(what, f"exit code {process.returncode}: {said}")
         return out.decode(errors="replace")
+
+
+async def _end(process: asyncio.subprocess.Process) -> None:
+    """With all that it started: `docker` runs Compose as a child, which has the pipes too."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    with contextlib.suppress(TimeoutError):
+        await asyncio.wait_for(process.wait(), _KILLED_WAIT_S)

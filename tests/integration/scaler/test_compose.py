@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import shutil
 import subprocess
@@ -13,9 +14,11 @@ import yaml
 from rorqual_scaler.compose import Compose, ComposeParams
 from rorqual_scaler.drivers import DriverError
 
+from tests.support.waiting import soon, until
+
 ROOT = Path(__file__).parents[3]
 FAKE = """#!{python}
-import json, pathlib, sys, time
+import json, pathlib, subprocess, sys
 here = pathlib.Path(__file__).parent
 with (here / "calls").open("a") as calls:
     calls.write(json.dumps(sys.argv[1:]) + "\\n")
@@ -28,7 +31,9 @@ elif "--scale" in arguments:
     if service not in counts:
         sys.exit("no such service: " + service)
     if service == "recipe":
-        time.sleep(60)
+        child = subprocess.Popen(["sleep", "600"])
+        (here / "child").write_text(str(child.pid))
+        child.wait()
     (here / "counts").write_text(json.dumps(dict(counts, **{{service: int(num)}})))
 """
 """What `docker compose` says and does, as far as we ask: `ps --quiet` prints a container a line."""
@@ -70,6 +75,24 @@ async def test_what_it_says_of_a_failure_is_told(fake: Path) -> None:
 async def test_a_call_that_hangs_is_given_up(fake: Path) -> None:
     with pytest.raises(DriverError, match=r"longer than 0\.5 s"):
         await compose(fake, timeout_s=0.5).write_count("recipe", 2)
+
+
+async def test_a_call_that_is_given_up_ends_with_all_it_started(fake: Path) -> None:
+    """`docker` runs Compose as a child of its own, which holds the pipes too."""
+    call = asyncio.create_task(compose(fake).write_count("recipe", 2))
+    child = fake.parent / "child"
+    await until(lambda: child.exists() and child.read_text())
+    call.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await soon(call)
+    await until(lambda: not _is_alive(int(child.read_text())))
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")")[1].split()[0] not in "ZX"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
 
 
 def test_what_scales_publishes_no_port_and_has_no_fixed_name() -> None:
