@@ -133,6 +133,8 @@ class FleetObserver:
         if times is None or step_s <= 0 or not report.num_running:
             return report.max_running
         request_kv_s = times.per_kv_token_s * report.kv_tokens / report.num_running
+        if times.per_request_s + request_kv_s <= 0:  # a fit of too few steps says nothing
+            return report.max_running
         slots = slots_within(step_s, times.base_s, times.per_request_s, request_kv_s)
         return min(slots, report.max_running)
 

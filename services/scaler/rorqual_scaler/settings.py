@@ -8,6 +8,8 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 
 SERVICES = ("prefill", "decode", "vision", "recipe")
 """What scales. Of the others one or two carry any fleet."""
+_COUNT_THEMSELVES = ("vision", "recipe")
+"""Whose demand only their own instances report."""
 
 
 class ScalerSettings(BaseSettings):
@@ -97,6 +99,13 @@ class ScalerSettings(BaseSettings):
             least, most = self.bounds(service)[:2]
             if least > most:
                 raise ValueError(f"need min_{service} <= max_{service}, got {least} and {most}")
+        for service in _COUNT_THEMSELVES:
+            least, most, _ = self.bounds(service)
+            if least == 0 < most:
+                raise ValueError(
+                    f"need min_{service} >= 1, got 0 with max_{service} {most}: "
+                    "only its own instances report its demand, so it would never come back"
+                )
         if self.down_utilisation > self.up_utilisation:
             raise ValueError("down_utilisation <= up_utilisation, else counts would swing")
         if unknown := self.modules.keys() - set(SERVICES):

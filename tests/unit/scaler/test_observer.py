@@ -89,6 +89,9 @@ async def test_a_decode_instance_is_full_when_its_steps_would_be_too_long():
     _, easy = await observed()
     easy.on_report(said("decode", "d0", **running))
     assert easy.demand(none).decode.slots == 64
+    running["decode_times"] = DecodeTimes(0.01, 0.0, 0.0)  # a fit that says nothing of requests
+    observer.on_report(said("decode", "d0", seq=2, **running))
+    assert observer.demand(none).decode.slots == 64
 
 
 async def test_vision_is_asked_for_patches_and_remembered_when_all_are_gone():
