@@ -250,7 +250,7 @@ def _budget(name: str) -> Manifest:
 
 def _account(name: str) -> list[Manifest]:
     """It reads and writes how many pods each Deployment of this namespace has, and says of a pod
-    that it is to go first; nothing else."""
+    that it is to go first. RBAC can't narrow that to the annotation: it may patch any pod here."""
     rules = [
         {"apiGroups": ["apps"], "resources": ["deployments/scale"], "resourceNames": _scaled(), "verbs": ["get", "patch"]},
         {"apiGroups": [""], "resources": ["pods"], "verbs": ["patch"]},
