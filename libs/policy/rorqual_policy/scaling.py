@@ -48,6 +48,8 @@ class ScalingParams:
     """Share of the instances that is taken away at once, one at least."""
     missing_after_s: float = 60.0
     """Fewer instances than the minimum are replaced after so long: a launcher may be at it."""
+    start_s: float = 0.0
+    """And never so soon after the first decision: a whole fleet may be starting."""
     backlog_clear_s: float = 20.0
     """Work that waits already should be done within this time."""
     assumed_per_s: Mapping[str, float] = field(default_factory=lambda: {"prefill": 1000.0})
@@ -173,7 +175,8 @@ def _change(
     """Instances to add (or, negative, to remove) now, given what has lasted long enough."""
     if num_now < bounds.min_instances:
         # Below the minimum, load is no reason to hurry: whoever starts the baseline is at it.
-        if _lasted(patience.missing_since_s, params.missing_after_s, now_s):
+        is_started = _lasted(patience.watched_since_s, params.start_s, now_s)
+        if is_started and _lasted(patience.missing_since_s, params.missing_after_s, now_s):
             return needed - num_now, f"{num_now} of at least {bounds.min_instances} up for long"
         return 0, f"{num_now} of at least {bounds.min_instances} up, waiting for them"
     if needed > num_now:

@@ -160,6 +160,7 @@ def _params(settings: ScalerSettings) -> ScalingParams:
         down_pause_s=settings.down_pause_s,
         down_share=settings.down_share,
         missing_after_s=settings.missing_after_s,
+        start_s=settings.start_deadline_s,
         backlog_clear_s=settings.backlog_clear_s,
         assumed_per_s={
             "prefill": settings.default_prefill_tokens_per_s,

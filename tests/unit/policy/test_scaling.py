@@ -178,6 +178,17 @@ def test_a_missing_baseline_is_replaced_but_not_at_once():
     assert targets["prefill"].num_change == 1
 
 
+def test_a_fleet_that_starts_slowly_gets_no_second_one():
+    slow = replace(PARAMS, start_s=100)
+    state, targets = run(prefill(running=0), [0, 99], params=slow)
+    assert targets["prefill"].num_change == 0
+    _, targets = run(prefill(running=0), [100], state, slow)
+    assert targets["prefill"].num_change == 1
+    state, _ = run(prefill(), [0, 100], params=slow)
+    _, targets = run(prefill(running=0), [101, 131], state, slow)
+    assert targets["prefill"].num_change == 1
+
+
 def test_a_service_comes_back_from_zero():
     params = with_bounds(prefill=ServiceBounds(0, 2), decode=ServiceBounds(0, 2))
     nothing = replace(
