@@ -107,6 +107,7 @@ class DecodeEngine:
         """Let this sequence take part from the next step on; the engine owns it from here."""
         with self._changed:
             self._arrived.append(sequence)
+            self._has_leaving |= sequence.is_leaving
             self._changed.notify()
 
     def cancel(self, sequence: Running) -> None:
@@ -170,11 +171,16 @@ class DecodeEngine:
             if not self._has_leaving:
                 return
             self._has_leaving = False
-        leaving = [s for s in self._running if s.is_leaving]
-        self._running = [s for s in self._running if not s.is_leaving]
-        for sequence in leaving:
+            candidates, self._running = self._running + self._arrived, []
+            self._arrived = []
             committed = self._committed
-            (committed.left if sequence.is_cancelled else committed.out).append(sequence)
+            for sequence in candidates:
+                if not sequence.is_leaving:
+                    self._running.append(sequence)
+                elif sequence.is_cancelled:
+                    committed.left.append(sequence)
+                else:
+                    committed.out.append(sequence)
 
     def _ready(self) -> list[Running]:
         """Those that take part in the next step: all that find pages for it."""

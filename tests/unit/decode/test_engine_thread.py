@@ -11,6 +11,8 @@ import pytest
 import torch
 from rorqual_decode.engine_thread import DecodeEngine
 from rorqual_decode.generation import Emission, FinishReason
+from rorqual_decode.page_hold import PageHold
+from rorqual_decode.running import Running
 from rorqual_decode.sampling import choose_tokens
 from rorqual_engine.speculation import NoDrafter
 
@@ -116,3 +118,43 @@ def test_pages_are_free_only_behind_the_last_forward_that_reads_them(seed: int) 
         assert answer.finish is FinishReason.LENGTH or running.spec.key in cancelled
         assert len(answer.token_ids) <= limit
         assert (len(answer.token_ids) == limit) == (answer.finish is FinishReason.LENGTH)
+
+
+def test_who_leaves_before_its_first_step_is_not_forgotten() -> None:
+    """It had just been added: no later change would wake the engine for it."""
+    engine = DecodeEngine(cast(Any, None), cast(Any, None), cast(Any, Forgetful()), print)
+    leases = [WatchedLease(), WatchedLease()]
+    taken, cancelled = (sequence(n, NoDrafter(), lease=lease) for n, lease in enumerate(leases))
+    is_out = threading.Event()
+    for running in (taken, cancelled):
+        engine.add(running)
+    engine.take_out(taken, is_out.set)
+    engine.cancel(cancelled)
+    engine._let_leave()
+    engine._tell_now()
+    assert is_out.is_set()
+    assert [lease.num_releases for lease in leases] == [0, 1]
+
+
+def test_who_is_asked_to_leave_meanwhile_leaves_a_step_later() -> None:
+    """Whatever the engine has is in its steps or leaves, at any moment at which it is asked for."""
+
+    class AskedInBetween(Running):
+        num_looks = 0
+
+        @property
+        def is_leaving(self) -> bool:
+            type(self).num_looks += 1
+            return self.num_looks > 1
+
+    engine = DecodeEngine(cast(Any, None), cast(Any, None), cast(Any, Forgetful()), print)
+    lease = WatchedLease()
+    plain = sequence(0, NoDrafter())
+    asked = AskedInBetween(plain.spec, [0], PageHold(cast(Any, lease)), plain.stop, plain.chain)
+    engine._running.append(asked)
+    for _ in range(2):
+        engine.cancel(sequence(1, NoDrafter()))  # somebody else's wish
+        asked.is_cancelled = True
+        engine._let_leave()
+        engine._tell_now()
+    assert lease.num_releases == 1
