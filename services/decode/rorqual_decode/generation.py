@@ -214,9 +214,13 @@ class OutputStream:
     @property
     def has_news(self) -> bool:
         """There is something its reader has never been sent."""
+        return self.has_news_before(len(self.token_ids))
+
+    def has_news_before(self, num_tokens: int) -> bool:
+        """The same of its first so many tokens."""
         return (
             self.must_announce
-            or self.num_published < len(self.token_ids)
+            or self.num_published < num_tokens
             or (self.finish is not None and not self.is_finish_published)
         )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -25,6 +26,7 @@ from rorqual_decode.running import Running
 
 _PLACE_TIMEOUT_S = 2.0
 _OFFER_TIMEOUT_S = 5.0
+"""More than a handover has as a whole: behind one that is silent there is no time for another."""
 
 
 def state_of(
@@ -87,9 +89,11 @@ class Mover:
     ) -> str:
         """Id of the instance that has it. The KV stays as it is, whatever happens.
 
-        first_id: who is asked first. Raises: ServingError; nobody has it then, or whoever has it
-        goes by a lower run than `run_after_move(fleet.run)`.
+        first_id: who is asked first. timeout_s: of the whole, but for the copying.
+        Raises: ServingError; nobody has it then, or whoever has it goes by a lower run than
+            `run_after_move(fleet.run)`.
         """
+        until_s = time.monotonic() + timeout_s
         async with open_export(
             self._tensors,
             range(kv.num_pages),
@@ -102,7 +106,7 @@ class Mover:
             parts = await self._parts(kv, fleet.state, export)
             fleet.make_offer = lambda run: convert.move_to_wire(fleet.state, run, parts)
             handover = Handover(fleet, export.keep_alive, waits=False)  # it can go on here
-            return await handover.run(_known(first_id), timeout_s)
+            return await handover.run(_known(first_id), until_s - time.monotonic())
 
     async def _parts(
         self, kv: CarriedKv, state: GenerationState, export: KvExport

@@ -74,6 +74,9 @@ class TokenPublisher:
         self._wake = asyncio.Event()
         self._idle = asyncio.Event()
         self._idle.set()
+        self._under_way: dict[GenerationKey, OutputStream] = {}
+        """Of the round that is being sent."""
+        self._round_ended = asyncio.Event()
 
     def submit(self, stream: OutputStream) -> None:
         """There is something new to send; returns at once."""
@@ -92,10 +95,24 @@ class TokenPublisher:
         """Nobody wants the rest of this stream."""
         self._dirty.pop(key, None)
 
+    def _is_wanted(self, key: GenerationKey) -> bool:
+        return key in self._dirty or key in self._under_way
+
     async def flush(self, timeout_s: float) -> bool:
         """Wait until everything submitted is out; False when timeout_s was too short."""
         try:
             await asyncio.wait_for(self._idle.wait(), timeout_s)
+        except TimeoutError:
+            return False
+        return True
+
+    async def flush_one(self, stream: OutputStream, timeout_s: float) -> bool:
+        """The same for what this stream has by now, whatever the others wait for."""
+        num_tokens = len(stream.token_ids)
+        try:
+            async with asyncio.timeout(timeout_s):
+                while stream.has_news_before(num_tokens) and self._is_wanted(stream.spec.key):
+                    await self._round_ended.wait()
         except TimeoutError:
             return False
         return True
@@ -120,6 +137,7 @@ class TokenPublisher:
     async def _send_round(self) -> bool:
         """One batch a recipe; True when all were sent. What did not fit waits for the next one."""
         dirty, self._dirty = self._dirty, {}
+        self._under_way = dirty
         all_sent = True
         for recipe_id, slices in _plan_batches(dirty.values()):
             try:
@@ -134,6 +152,9 @@ class TokenPublisher:
                     self._dirty.setdefault(piece.stream.spec.key, piece.stream)
         if self._dirty:
             self._wake.set()
+        self._under_way = {}
+        self._round_ended.set()
+        self._round_ended = asyncio.Event()
         return all_sent
 
 
