@@ -37,15 +37,28 @@ class Departures:
         """Since the start."""
 
     async def move_all(
-        self, to_move: Callable[[], Sequence[Entry]], on_moved: Callable[[Entry], None]
+        self,
+        to_move: Callable[[], Sequence[Entry]],
+        on_moved: Callable[[Entry], None],
+        on_broken: Callable[[Entry], None],
     ) -> None:
         """Return once nothing is left to move; a few at a time, for each is stopped while it is
-        copied. Who finds no room asks again."""
+        copied. Who finds no room asks again.
+
+        on_broken: it can't be moved, nor go on here (our bug); the others can.
+        """
         slots = asyncio.Semaphore(_MAX_MOVES)
 
         async def try_one(entry: Entry) -> None:
             async with slots:
-                if await self._try(entry):
+                try:
+                    has_moved = await self._try(entry)
+                except Exception:
+                    log.exception("a move broke", extra={"request_id": entry.key.request_id})
+                    if entry.is_active:
+                        on_broken(entry)
+                    return
+                if has_moved and entry.is_active:
                     on_moved(entry)
 
         while entries := to_move():
@@ -96,8 +109,11 @@ class Departures:
     async def _move_paused(
         self, entry: Entry, sequence: Running, kv: HostKv, first_id: str
     ) -> bool:
-        entry.paused = None  # it does not go on meanwhile
-        has_moved = await self._hand_over(entry, sequence, kv, first_id)
+        entry.paused, entry.moving = None, kv  # it does not go on meanwhile
+        try:
+            has_moved = await self._hand_over(entry, sequence, kv, first_id)
+        finally:
+            entry.moving = None
         if not has_moved:
             entry.paused = sequence, kv
         return has_moved

@@ -29,6 +29,8 @@ class Entry:
     """Known once it is admitted."""
     paused: tuple[Running, HostKv] | None = None
     """Set while it stands aside; the sequence has no pages then."""
+    moving: HostKv | None = None
+    """What is copied elsewhere from where it stood aside."""
     leaving: asyncio.Future[bool] | None = None
     """Set while it is asked for at the engine: whether that has let go of it, or it has ended."""
     departure: asyncio.Task[bool] | None = None
@@ -38,6 +40,12 @@ class Entry:
     def key(self) -> GenerationKey:
         """Which run of which generation."""
         return self.stream.spec.key
+
+    @property
+    def num_host_bytes(self) -> int:
+        """KV of it in host memory."""
+        kv = self.moving if self.paused is None else self.paused[1]
+        return 0 if kv is None else kv.num_bytes
 
     @property
     def is_active(self) -> bool:

@@ -89,11 +89,13 @@ class Pauses:
             PageUser(len(s.pages), self._growth.num_wanted(s) if id(s) in waiting else 0)
             for _, s in running
         ]
+        do_all_wait = all(id(sequence) in waiting for _, sequence in running)
         for place in choose_to_pause(users, self._memory.cache.num_free):
             entry, sequence = running[place]
             if self._has_memory(len(sequence.pages)):
                 await self._pause(entry)
-            elif len(waiting) >= len(running):
+                do_all_wait = False  # what others find now is not known
+            elif do_all_wait:
                 self._give_up(entry)
                 return
 
@@ -148,7 +150,7 @@ class Pauses:
         return [entry for entry in self._entries() if entry.paused is not None]
 
     def _has_memory(self, num_pages: int) -> bool:
-        held = sum(entry.paused[1].num_bytes for entry in self._paused() if entry.paused)
+        held = sum(entry.num_host_bytes for entry in self._entries())
         return held + num_pages * self._memory.cache.layout.page_bytes <= self._max_bytes
 
 

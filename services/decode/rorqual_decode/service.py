@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Iterable, Iterator
+from functools import partial
 
 from opentelemetry.trace import Tracer
 from rorqual_policy.drain import plan_drain
@@ -102,9 +103,10 @@ class DecodeService:
         elif entry.key.run > key.run:
             raise Cancelled("a later run of this generation is here")
         if entry.admission is not None:
-            await asyncio.shield(entry.admission)
+            await self._admitted(entry.admission)
         # Whoever hands over lets go on our answer; its reader must know of us by then.
-        await self._publisher.flush(_FLUSH_S)
+        if not await self._publisher.flush_one(entry.stream, _FLUSH_S):
+            log.warning("a reader does not know yet", extra={"request_id": key.request_id})
         return convert.accepted_to_wire(is_duplicate)
 
     async def on_resend(
@@ -190,8 +192,26 @@ class DecodeService:
         self._all_ended.clear()
         with inherit_deadline(None):  # a caller that asks again joins this admission
             entry.admission = asyncio.get_running_loop().create_task(self._admit(entry, offer))
-        entry.admission.add_done_callback(_note_seen)
+        entry.admission.add_done_callback(partial(self._note_admission, entry))
         return entry
+
+    async def _admitted(self, admission: asyncio.Task[None]) -> None:
+        try:
+            await asyncio.shield(admission)
+        except asyncio.CancelledError:
+            if admission.cancelled():
+                raise self._refusal() from None
+            raise
+
+    def _refusal(self) -> ServingError:
+        return Draining() if self._is_draining else Cancelled()
+
+    def _note_admission(self, entry: Entry, task: asyncio.Task[None]) -> None:
+        """A refused offer whose sender has gone is nobody's unhandled error."""
+        if task.cancelled():
+            self._forget(entry)  # it had not begun: `_admit` ends no other way by a cancellation
+        else:
+            task.exception()
 
     async def _admit(self, entry: Entry, offer: convert.HandoverOffer) -> None:
         timeout_s = self._settings.handover_timeout_s
@@ -203,7 +223,7 @@ class DecodeService:
             raise Unavailable(f"the handover took longer than {timeout_s:.1f} s") from None
         except asyncio.CancelledError:
             self._forget(entry)
-            raise (Draining() if self._is_draining else Cancelled()) from None
+            raise self._refusal() from None
         except BaseException:
             self._forget(entry)
             raise
@@ -250,7 +270,8 @@ class DecodeService:
 
     def give_up(self, entry: Entry) -> None:
         """There is no memory for it any more."""
-        self._fail(entry, Unavailable("the decode instance is out of memory"))
+        if entry.is_active:
+            self._fail(entry, Unavailable("the decode instance is out of memory"))
 
     def _fail(self, entry: Entry, error: ServingError) -> None:
         """End a running generation with an error for its reader."""
@@ -328,7 +349,7 @@ class DecodeService:
             await asyncio.wait_for(self._all_ended.wait(), plan.grace_s)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(plan.move_s):
-                await self._departures.move_all(self._to_move, self._moved)
+                await self._departures.move_all(self._to_move, self._moved, self._not_moved)
         for entry in [e for e in self._entries.values() if e.is_active]:
             if entry.admission is not None:
                 entry.admission.cancel()
@@ -345,6 +366,9 @@ class DecodeService:
         self._entries.pop(entry.key.choice, None)
         entry.span.end(entry.stream)
         self._note_ended()
+
+    def _not_moved(self, entry: Entry) -> None:
+        self._fail(entry, Unavailable("the generation could not be moved"))
 
     @property
     def entries(self) -> Iterable[Entry]:
@@ -372,9 +396,3 @@ class DecodeService:
 
     def _running(self) -> Iterator[Running]:
         return (e.sequence for e in self._entries.values() if e.sequence is not None)
-
-
-def _note_seen(task: asyncio.Task[None]) -> None:
-    """A refused offer whose sender has gone is nobody's unhandled error."""
-    if not task.cancelled():
-        task.exception()
