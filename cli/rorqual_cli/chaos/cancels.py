@@ -11,7 +11,8 @@ from typing import Any
 
 from rorqual_cli.chaos.arena import Arena
 
-SETTLE_S = 30.0
+SETTLE_S = 90.0
+"""More than recipe keeps an answer that nobody asks after."""
 LONGEST_SHARE = 1.3
 """Of an answer's usual time: some are over before their client leaves."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import mean
 
@@ -41,3 +41,23 @@ def growth_of(samples: Sequence[Sample], *, warm_s: float) -> dict[str, float]:
         if was_there and early and late:
             growth[name] = mean(late) / mean(early)
     return growth
+
+
+def unmeasured(samples: Sequence[Sample], growth: Mapping[str, float]) -> list[str]:
+    """Services of which nothing can be said, sorted; without those of one instance that was started
+    again meanwhile."""
+    instances: dict[str, set[str]] = defaultdict(set)
+    processes: dict[str, set[int]] = defaultdict(set)
+    for sample in samples:
+        instances[_service_of(sample.name)].add(sample.name)
+        processes[_service_of(sample.name)].add(sample.pid)
+    known = {_service_of(name) for name in growth}
+    return sorted(
+        service
+        for service, names in instances.items()
+        if service not in known and (len(names) > 1 or len(processes[service]) == 1)
+    )
+
+
+def _service_of(name: str) -> str:
+    return name.rpartition("-")[0] or name

@@ -5,19 +5,21 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import signal
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from rorqual_cli.chaos.arena import Arena, open_arena
 from rorqual_cli.chaos.cancels import cancel_many
-from rorqual_cli.chaos.memory import MAX_GROWTH, growth_of
+from rorqual_cli.chaos.memory import MAX_GROWTH, growth_of, unmeasured
 from rorqual_cli.chaos.plan import Fault, choose_faults, plan_strikes
 from rorqual_cli.chaos.table import render_table
 from rorqual_cli.chaos.trials import one_fault, random_faults
 from rorqual_cli.problems import CliError
 from rorqual_cli.report import Reporter
 
+ENDED = 128 + signal.SIGTERM
 WARM_S = 300.0
 """When memory is first looked at; sooner in a short run."""
 
@@ -27,7 +29,8 @@ class ChaosOptions:
     """What `rorqual chaos` can be told. faults: words of their names; none = all.
 
     table: a page about each fault for itself. watches_memory: no process may grow behind the first
-    minutes. num_cancels: instead of faults, so many clients that leave.
+    minutes, and one process of each service has to be there all that time. num_cancels: instead of
+    faults, so many clients that leave.
     """
 
     home: Path
@@ -43,12 +46,26 @@ class ChaosOptions:
 
 
 def run_chaos(options: ChaosOptions, report: Reporter) -> int:
-    """Print one JSON line a run; 0 when nothing was lost, wrong or leaked. Raises: CliError."""
+    """Print one JSON line a run; 0 when nothing was lost, wrong or leaked.
+
+    SIGTERM and SIGHUP end it as Ctrl-C does: nothing stays running or mounted. Raises: CliError.
+    """
     try:
         faults = choose_faults(options.faults)
     except ValueError as error:
         raise CliError(str(error)) from None
-    return asyncio.run(_run(options, faults, report))
+    try:
+        return asyncio.run(_run_until_told(options, faults, report))
+    except asyncio.CancelledError:
+        return ENDED
+
+
+async def _run_until_told(options: ChaosOptions, faults: Sequence[Fault], report: Reporter) -> int:
+    loop = asyncio.get_running_loop()
+    run = asyncio.ensure_future(_run(options, faults, report))
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        loop.add_signal_handler(number, run.cancel)
+    return await run
 
 
 async def _run(options: ChaosOptions, faults: Sequence[Fault], report: Reporter) -> int:
@@ -111,13 +128,14 @@ async def _random(
         arena, strikes, seconds=options.seconds, num_clients=options.num_clients, report=report
     )
     line = {"seed": options.seed, **verdict.to_json()}
-    has_grown = False
+    may_have_grown = False
     if options.watches_memory:
         growth = growth_of(samples, warm_s=min(WARM_S, options.seconds / 3))
         line["memory_growth"] = {name: round(ratio, 3) for name, ratio in growth.items()}
-        has_grown = max(growth.values(), default=1.0) > MAX_GROWTH
+        line["memory_unmeasured"] = missing = unmeasured(samples, growth)
+        may_have_grown = not growth or bool(missing) or max(growth.values()) > MAX_GROWTH
     _print(line)
-    return int(has_grown or not verdict.is_good)
+    return int(may_have_grown or not verdict.is_good)
 
 
 def _print(line: dict[str, object]) -> None:

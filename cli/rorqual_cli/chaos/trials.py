@@ -17,7 +17,8 @@ from rorqual_cli.chaos.verdict import Asked, Verdict, Window, judge
 from rorqual_cli.problems import CliError
 from rorqual_cli.report import Reporter
 
-SETTLE_S = 15.0
+SETTLE_S = 90.0
+"""More than recipe keeps an answer that nobody asks after."""
 _SWING_TIMEOUT_S = 120.0
 _CALM_S = 3.0
 """Of load behind a single fault, for what it did to show."""

@@ -95,6 +95,7 @@ class Exchange:
         self._in_flight = False
         self._kept: Keeping | None = None
         self._is_left_to_others = False
+        self._num_charged = 0
         self._body = b""
         self._resource = ""
         self._tenant = ""
@@ -166,10 +167,23 @@ class Exchange:
                 except BaseException:
                     self._release_soon()
                     raise
+                finally:
+                    await self._count_charged()
 
     def _num_uncharged_tokens(self) -> int:
-        charged = self._kept.answer.charged_tokens if self._kept else 0
-        return max(0, self._observed.num_tokens - charged)
+        return max(0, self._observed.num_tokens - self._num_charged)
+
+    async def _count_charged(self) -> None:
+        """Tokens of an answer are charged once: less those that others were charged with, and those
+        that go on are told of ours."""
+        kept = self._kept
+        if kept is None:
+            return
+        if not kept.is_new:
+            await kept.count_charged()
+        self._num_charged = kept.answer.charged_tokens
+        if self._is_left_to_others:
+            self._gateway.soon(kept.left(max(self._num_charged, self._observed.num_tokens)))
 
     async def _look_up(self) -> Keeping | None:
         """Whether this goes on with an answer, or is the first to ask under its key.
@@ -249,7 +263,7 @@ class Exchange:
             for task in tasks:
                 task.cancel()
             if self._in_flight:
-                self._let_go(reason)
+                self._let_go(reason, sink)
         await asyncio.gather(*tasks, return_exceptions=True)
         if reason == "shutdown":
             raise Draining("this server shuts down before the answer is complete")
@@ -257,18 +271,15 @@ class Exchange:
             http_io.abort_connection(self._send)
         raise ClientGone
 
-    def _let_go(self, reason: str) -> None:
+    def _let_go(self, reason: str, sink: EventSink) -> None:
         self._in_flight = False
         if self._kept is not None and self._kept.is_under_way and reason in _MAY_COME_BACK:
             self._is_left_to_others = True
-            self._gateway.soon(self._leave(self._kept, reason))
+            recipe_id = self._kept.answer.recipe_id
+            self._gateway.soon(self._gateway.stop_listening(recipe_id, self._request_id, sink))
             return
         self._observed.cancelled(reason)
         self._gateway.soon(self._gateway.cancel(self._request_id, reason))
-
-    async def _leave(self, kept: Keeping, reason: str) -> None:
-        await kept.left(max(kept.answer.charged_tokens, self._observed.num_tokens))
-        await self._gateway.stop_listening(kept.answer.recipe_id, self._request_id, reason)
 
     async def _answer_in_time(self, sink: EventSink) -> None:
         scope = asyncio.timeout(self._deadline_unix_s - self._gateway.clock.now_unix_s())

@@ -78,9 +78,16 @@ class Keeping:
         await self._store.keep(self._name, self.answer)
 
     async def left(self, charged_tokens: int) -> None:
-        """The client is gone. charged_tokens: of this answer, counted against its quota."""
+        """Nobody listens here any more. charged_tokens: of this answer, counted against its
+        client's quota."""
         self.answer = replace(self.answer, charged_tokens=charged_tokens)
         await self._store.keep(self._name, self.answer)
+
+    async def count_charged(self) -> None:
+        """Learn what others have counted of this answer meanwhile."""
+        charged = await self._store.charged_tokens(self._name, self.answer.request_id)
+        charged = max(charged, self.answer.charged_tokens)
+        self.answer = replace(self.answer, charged_tokens=charged)
 
     async def completed(self, body: bytes | None = None) -> None:
         """The answer has ended. body: of one in one piece; else the frames that were sent."""
@@ -119,4 +126,6 @@ async def look_up(
     if is_new and last_id:
         await store.release(name, wanted.request_id)
         raise NotFound("nothing is under way or kept under this Idempotency-Key")
+    if mark != _BEGINNING and not found.is_stream:
+        raise InvalidRequest("Last-Event-ID: this answer is not streamed")
     return Keeping(store, name, found, mark, is_new=is_new)

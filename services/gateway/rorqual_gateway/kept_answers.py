@@ -6,6 +6,7 @@ import json
 import zlib
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
+from typing import Any
 
 from rorqual_runtime.clock import Clock
 from rorqual_runtime.errors import InvalidRequest
@@ -22,6 +23,17 @@ MAX_KEY_CHARS = 255
 READING_S = 60.0
 """How long a gateway may take from claiming a key to having the request under way."""
 _POLL_S = 0.2
+_MAX_TRIES = 8
+"""Of a change that others get ahead of."""
+_DROP = """
+if redis.call('GET', KEYS[1]) ~= ARGV[1] then return 0 end
+return redis.call('DEL', KEYS[1])
+"""
+_REPLACE = """
+if redis.call('GET', KEYS[1]) ~= ARGV[1] then return 0 end
+redis.call('SET', KEYS[1], ARGV[2], 'PX', ARGV[3])
+return 1
+"""
 _PREFIX = "rorqual:v1:gateway:answer:"
 
 
@@ -90,6 +102,17 @@ class KeptAnswer:
         return cls(**facts, body=body)
 
 
+def merged(current: KeptAnswer, newer: KeptAnswer) -> KeptAnswer:
+    """What is kept when two gateways speak of one answer: a whole one stays, else who took over
+    last counts; of the charged tokens the most. Another request under the key keeps its place."""
+    if current.request_id != newer.request_id:
+        return current
+    is_outdated = newer.body is None and current.take_over > newer.take_over
+    ahead = current if current.body is not None or is_outdated else newer
+    charged_tokens = max(current.charged_tokens, newer.charged_tokens)
+    return replace(ahead, charged_tokens=charged_tokens)
+
+
 class KeyReused(Exception):
     """The key belongs to another request."""
 
@@ -138,56 +161,97 @@ class KeptAnswers:
         """`wanted` itself when the key is free, else the answer it belongs to; None without Redis.
 
         One that is not under way is waited for as long as its gateway is alive, for READING_S at
-        most; then it is taken for lost. Raises: KeyReused.
+        most; then it is taken for lost, unless it has become another one. Raises: KeyReused.
         """
-        give_up_s = self._clock.monotonic_s() + READING_S
+        give_up_s, awaited_id = 0.0, ""
         try:
-            while not await self._link.call(lambda redis: self._set(redis, name, wanted, new=True)):
-                kept = await self._find(name)
+            while not await self._link.call(lambda redis: self._set(redis, name, wanted)):
+                data = await self._read(name)
+                kept = _parse(data)
                 if kept is None:
+                    await self._drop(name, data)
                     continue
                 if kept.digest != wanted.digest:
                     raise KeyReused
                 if kept.recipe_id or kept.body is not None:
                     return kept
+                if kept.request_id != awaited_id:
+                    give_up_s, awaited_id = self._clock.monotonic_s() + READING_S, kept.request_id
                 is_late = self._clock.monotonic_s() > give_up_s
                 if is_late or not self._is_alive(kept.owner):
-                    await self._link.call(lambda redis: self._set(redis, name, wanted))
-                    return wanted
+                    await self._drop(name, data)
+                    continue
                 await asyncio.sleep(_POLL_S)
         except StoreAway:
             return None
         return wanted
 
     async def keep(self, name: str, kept: KeptAnswer) -> None:
-        """Replace what is known of an answer."""
+        """Replace what is known of an answer, unless more is known already."""
         try:
-            await self._link.call(lambda redis: self._set(redis, name, kept))
+            for _ in range(_MAX_TRIES):
+                if await self._replace(name, kept):
+                    return
         except StoreAway:
-            log.warning("an answer can't be had again", extra={"request_id": kept.request_id})
+            pass
+        log.warning("an answer can't be had again", extra={"request_id": kept.request_id})
+
+    async def charged_tokens(self, name: str, request_id: str) -> int:
+        """Of an answer, by all who listened to it so far; 0 when that can't be known now."""
+        try:
+            kept = _parse(await self._read(name))
+        except StoreAway:
+            return 0
+        return kept.charged_tokens if kept is not None and kept.request_id == request_id else 0
 
     async def release(self, name: str, request_id: str) -> None:
         """The request has failed: the next one under its key begins anew."""
         try:
-            kept = await self._find(name)
+            data = await self._read(name)
+            kept = _parse(data)
             if kept is not None and kept.request_id == request_id:
-                await self._link.call(lambda redis: redis.delete(name))
+                await self._drop(name, data)
         except StoreAway:
             return
 
-    async def _find(self, name: str) -> KeptAnswer | None:
+    async def _read(self, name: str) -> bytes:
         data = await self._link.call(lambda redis: redis.get(name))
-        if not isinstance(data, bytes):
-            return None
-        try:
-            return KeptAnswer.from_bytes(data)
-        except (ValueError, TypeError):  # of an older version
-            await self._link.call(lambda redis: redis.delete(name))
-            return None
+        return data if isinstance(data, bytes) else b""
 
-    async def _set(
-        self, redis: RedisClient, name: str, kept: KeptAnswer, *, new: bool = False
-    ) -> bool:
+    async def _drop(self, name: str, data: bytes) -> None:
+        """Unless something else is there by now."""
+        if data:
+            await self._link.call(lambda redis: _run(redis, _DROP, name, data))
+
+    async def _replace(self, name: str, kept: KeptAnswer) -> bool:
+        """False when somebody else was faster."""
+        data = await self._read(name)
+        current = _parse(data)
+        if not data:
+            return await self._link.call(lambda redis: self._set(redis, name, kept))
+        best = merged(current, kept) if current is not None else kept
+        if best == current:
+            return True
+        args = (data, best.to_bytes(), self._ttl_ms(best))
+        return bool(await self._link.call(lambda redis: _run(redis, _REPLACE, name, *args)))
+
+    async def _set(self, redis: RedisClient, name: str, kept: KeptAnswer) -> bool:
+        """False when the place is taken."""
+        return bool(await redis.set(name, kept.to_bytes(), px=self._ttl_ms(kept), nx=True))
+
+    def _ttl_ms(self, kept: KeptAnswer) -> int:
         left_s = max(0.0, kept.deadline_unix_s - self._clock.now_unix_s())
         ttl_s = self._ttl_s if kept.body is not None else self._ttl_s + left_s
-        return bool(await redis.set(name, kept.to_bytes(), px=round(ttl_s * 1000), nx=new))
+        return round(ttl_s * 1000)
+
+
+async def _run(redis: RedisClient, script: str, name: str, *args: bytes | int) -> Any:
+    return await redis.register_script(script)(keys=[name], args=args)
+
+
+def _parse(data: bytes) -> KeptAnswer | None:
+    """None for nothing, and for what an older version has written."""
+    try:
+        return KeptAnswer.from_bytes(data)
+    except (ValueError, TypeError):
+        return None

@@ -11,7 +11,7 @@ from zlib import crc32
 
 from rorqual_runtime import subjects
 from rorqual_runtime.bus import MessageContext
-from rorqual_runtime.errors import ServingError, Unavailable
+from rorqual_runtime.errors import NotFound, ServingError, Unavailable
 from rorqual_runtime.logs import get_logger
 from rorqual_runtime.payload import free_payload, get_payload, put_payload
 from rorqual_runtime.redis_link import RedisLink
@@ -56,6 +56,7 @@ MAX_DECISIONS = 100
 RENDER_TIMEOUT_S = 1.0
 MODELS_TIMEOUT_S = 2.0
 RESEND_TIMEOUT_S = 1.0
+LEAVE_BUDGET_S, LEAVE_PAUSE_S = 30.0, 1.0
 LAST_WORDS_S = 1.0
 """Of a drain's time: answers that are not complete by then end with an error instead of silence."""
 
@@ -86,6 +87,7 @@ class GatewayService:
         self.time_is_up: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         """Done when answers under way have to end."""
         self._ctx = ctx
+        self._started_s = ctx.clock.monotonic_s()
         self._link = link
         self._sinks = SinkTable(ctx.clock)
         self._patience = Patience(
@@ -245,16 +247,32 @@ class GatewayService:
         request = convert.resend_request(request_id, from_seq, listener_id=listener_id)
         return convert.resent_from_wire(await self._ask_recipe(recipe_id, request))
 
-    async def stop_listening(self, recipe_id: str, request_id: str, reason: str) -> None:
+    async def stop_listening(self, recipe_id: str, request_id: str, sink: EventSink) -> None:
         """The client of a request is gone and may come back: recipe lets it go on for a while.
-        Where that can't be said, everybody is told to let go."""
+
+        sink: the one it had; while it is back here with another one, nothing is said. Nobody is
+        told to let go: another gateway may be serving the answer by now.
+        """
         request = convert.resend_request(
             request_id, convert.NO_EVENT, listener_id=self.instance_id, leaves=True
         )
-        try:
-            await self._ask_recipe(recipe_id, request)
-        except ServingError:
-            await self.cancel(request_id, reason)
+        until_s = self.clock.monotonic_s() + LEAVE_BUDGET_S
+        while not self.is_back(request_id, sink):
+            try:
+                await self._ask_recipe(recipe_id, request)
+                return
+            except NotFound:
+                return
+            except ServingError as err:
+                if self.clock.monotonic_s() > until_s:
+                    facts = {"request_id": request_id, "recipe_id": recipe_id}
+                    log.warning("recipe can't be told who left: %s", err.message, extra=facts)
+                    return
+            await self.clock.sleep(LEAVE_PAUSE_S)
+
+    def is_back(self, request_id: str, sink: EventSink) -> bool:
+        """The client that had this sink has another one here."""
+        return self._sinks.get(request_id) not in (None, sink)
 
     async def _ask_recipe(self, recipe_id: str, request: ResendEventsRequest) -> ResendEventsReply:
         return await self._ctx.bus.request(
@@ -311,7 +329,9 @@ class GatewayService:
         return missing if self._ctx.bus.is_connected else ["nats", *missing]
 
     def _is_alive(self, life: str) -> bool:
-        """Of a gateway."""
+        """Of a gateway; none is judged before all have had the time to report."""
+        if self.clock.monotonic_s() - self._started_s < self.settings.stale_report_s:
+            return True
         return life == self.life or any(life == _life(r) for _, r in self.fleet.instances())
 
     def _fill_report(self, report: LoadReport) -> None:

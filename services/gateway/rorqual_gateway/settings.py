@@ -84,7 +84,7 @@ class GatewaySettings(BaseSettings):
         600.0, gt=0, description="how long an answer can be had again under its Idempotency-Key"
     )
     max_kept_answer_bytes: int = Field(
-        1 << 20, ge=0, description="largest answer that can be had again whole"
+        1 << 20, ge=0, description="largest answer kept whole; one that was gone on with is not"
     )
     max_answer_bytes: int = Field(
         64 << 20, gt=0, description="largest answer without streaming, or burst of a stream"

@@ -3,6 +3,7 @@
 from array import array
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from rorqual_recipe.output.answer import AnswerReader
 from rorqual_recipe.output.events import FinishReason, TokenLogprob
@@ -32,6 +33,7 @@ class Choice:
 
     num_delivered, end_delivered: what the client has got from an instance before this one.
     token_ids: all in order so far, int32: what a generation that is lost goes on behind.
+    restart_prompt: the payload it was last submitted again with.
     """
 
     reader: AnswerReader
@@ -44,6 +46,7 @@ class Choice:
     num_losses: int = 0
     next_fence_s: float = 0.0
     knows_cached: bool = False
+    restart_prompt: Any = None
 
     @property
     def is_finished(self) -> bool:

@@ -8,9 +8,10 @@ from rorqual_runtime.clock import Clock
 from rorqual_recipe.stream_table import StreamTable
 from rorqual_recipe.streams import RequestStream
 
-UNCLAIMED_S = 10.0
-"""A gateway asks every few seconds after an answer that has not begun. One that nobody asks after
-is the double of another's: its gateway had missed our reply, and asked another instance."""
+UNCLAIMED_S = 75.0
+"""A gateway asks every few seconds after an answer that has not begun, once it is submitted, which
+takes a minute at most. One that nobody asks after is the double of another's: its gateway had
+missed our reply, and asked another instance."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,11 +75,13 @@ class Listeners:
         return gone
 
     def unclaimed(self) -> list[RequestStream]:
-        """Doubles of answers that another instance writes; after `abandoned`."""
-        oldest_s = self._clock.monotonic_s() - UNCLAIMED_S
+        """Doubles of answers that another instance writes; after `abandoned`, which has the time to
+        end those whose gateway has died. Whose client has left is no double."""
+        oldest_s = self._clock.monotonic_s() - max(UNCLAIMED_S, 2 * self._patience_s)
         if self._settled_s > oldest_s:
             return []
-        return [s for s in self._streams if not s.has_begun and s.asked_s < oldest_s]
+        waiting = [s for s in self._streams if not s.has_begun and s.left_s is None]
+        return [stream for stream in waiting if stream.asked_s < oldest_s]
 
     def _is_over(self, stream: RequestStream, now_s: float, silent: set[str]) -> bool:
         if stream.left_s is not None and now_s - stream.left_s > self._patience_s:

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
+from typing import Any
 
 from rorqual_policy.runs import run_after_loss
 from rorqual_runtime import subjects
@@ -80,12 +81,11 @@ class Restarts:
 
     async def _submit(self, stream: RequestStream, index: int, run: int) -> None:
         try:
-            generation = await self._generation(stream, index, run)
-            await self._ask(stream, index, convert.submission_of(generation))
+            await self._ask(stream, index, run)
         except Cancelled:
             return
         except ServingError as err:
-            if self._is_wanted(stream, index) and stream.choices[index].order.run == run:
+            if self._is_last(stream, index, run):
                 self._on_failed(stream, err)
 
     async def _generation(self, stream: RequestStream, index: int, run: int) -> convert.Generation:
@@ -96,20 +96,32 @@ class Restarts:
         tensors = self._ctx.tensors
         data = await get_payload(tensors, prompt, keep=True) + output
         payload = await put_payload(tensors, data, lease_s=TICKET_LEASE_S)
-        if not self._is_wanted(stream, index):
+        if not self._is_last(stream, index, run):
             free_payload(tensors, payload)
             raise Cancelled()
-        stream.prompts.append(payload)  # kept and freed with the others
+        self._keep(stream, index, payload)
         return convert.restarted(source.generations[index], payload, data, len(output), run)
 
-    async def _ask(
-        self, stream: RequestStream, index: int, submission: convert.SubmitRequest
-    ) -> None:
+    def _keep(self, stream: RequestStream, index: int, payload: Any) -> None:
+        """Freed with the stream's other prompts, or by the next restart of this choice: nobody
+        runs the former one any more."""
+        choice = stream.choices[index]
+        if (former := choice.restart_prompt) is not None:
+            stream.prompts = [prompt for prompt in stream.prompts if prompt is not former]
+            free_payload(self._ctx.tensors, former)
+        stream.prompts.append(payload)
+        choice.restart_prompt = payload
+
+    async def _ask(self, stream: RequestStream, index: int, run: int) -> None:
         """Until a router has taken it. Asked twice it is queued once. Raises: ServingError."""
         clock = self._ctx.clock
         until_s, pause_s = clock.monotonic_s() + SUBMIT_BUDGET_S, FIRST_PAUSE_S
+        submission: convert.SubmitRequest | None = None
         while True:
             try:
+                if submission is None:
+                    generation = await self._generation(stream, index, run)
+                    submission = convert.submission_of(generation)
                 await self._ctx.bus.request(
                     subjects.router_submit(),
                     submission,
@@ -119,8 +131,8 @@ class Restarts:
                 )
                 return
             except ServingError as err:
-                is_last = err.code not in _RETRIED or clock.monotonic_s() + pause_s > until_s
-                if is_last or not self._is_wanted(stream, index):
+                is_final = err.code not in _RETRIED or clock.monotonic_s() + pause_s > until_s
+                if is_final or not self._is_last(stream, index, run):
                     raise
             await asyncio.sleep(pause_s)
             pause_s = min(2 * pause_s, MAX_PAUSE_S)
@@ -128,3 +140,7 @@ class Restarts:
     def _is_wanted(self, stream: RequestStream, index: int) -> bool:
         current = self._streams.get(stream.request_id) is stream
         return current and not stream.choices[index].is_finished
+
+    def _is_last(self, stream: RequestStream, index: int, run: int) -> bool:
+        """It is wanted, and not started once more meanwhile."""
+        return self._is_wanted(stream, index) and stream.choices[index].order.run == run

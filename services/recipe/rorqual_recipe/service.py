@@ -274,7 +274,9 @@ class RecipeService:
             return
         absorbed = self._read(stream, wire_delta, decode_id, incarnation)
         if isinstance(absorbed, ServingError):
-            if decode_id == order.decode_id and absorbed.code in LOST_CODES:
+            is_current = wire_delta.run > order.run or order.decode_id in ("", decode_id)
+            if is_current and absorbed.code in LOST_CODES:
+                order.run = wire_delta.run  # the next start is behind this one
                 self._restarts.restart(stream, index, absorbed)
             else:
                 self._fail_into(stream, absorbed, outbox)

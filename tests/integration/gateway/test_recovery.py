@@ -7,8 +7,10 @@ import asyncio
 import openai
 import pytest
 from rorqual_gateway.sinks import MAX_EARLY
+from rorqual_runtime.errors import Draining
 
 from tests.support.chat_model_dir import MODEL_ID
+from tests.support.stub_backend import Playback
 from tests.support.waiting import WAIT_S, soon, until
 
 BODY = {"model": MODEL_ID, "messages": [{"role": "user", "content": "Hello"}]}
@@ -127,3 +129,13 @@ async def test_answers_larger_than_a_bus_message_arrive_whole(start_fleet) -> No
     )
     assert len(answer.model_dump_json()) > 1 << 20
     assert all(c.message.content == "Hello, world! " * 200 for c in answer.choices)
+
+
+async def test_a_decode_that_refuses_before_its_first_token_is_not_the_end(start_fleet) -> None:
+    fleet = await start_fleet()
+    tokens = [[token] for token in fleet.tokens("Hello")]
+    answers = iter([Playback([], error=Draining("goes")), Playback(tokens)])
+    fleet.backend.play = lambda _generation: next(answers)
+    reply = await fleet.client.chat.completions.create(**BODY)
+    assert reply.choices[0].message.content == "Hello"
+    assert [generation.run > 0 for generation in fleet.backend.submitted] == [False, True]

@@ -12,6 +12,7 @@ from typing import Any
 import httpx
 import openai
 import pytest
+from rorqual_runtime.errors import Unavailable
 from rorqual_runtime.settings import RuntimeSettings
 
 from tests.integration.gateway.conftest import ApiFleet
@@ -153,6 +154,10 @@ async def test_a_key_belongs_to_one_request(start_fleet) -> None:
     again = await asyncio.to_thread(post, fleet.gateway, body, **{"Idempotency-Key": "a"})
     assert (first.status_code, again.content) == (200, first.content)
     assert len(fleet.backend.submitted) == 1
+    middle = {"Idempotency-Key": "a", "Last-Event-ID": "1.0.3."}
+    partly = await asyncio.to_thread(post, fleet.gateway, body, **middle)
+    assert partly.status_code == 400
+    assert "not streamed" in partly.text
     other = await asyncio.to_thread(
         post, fleet.gateway, {**body, "temperature": 0.5}, **{"Idempotency-Key": "a"}
     )
@@ -231,3 +236,25 @@ async def test_the_official_client_reads_events_with_ids_and_idle_times(start_fl
     texts = [chunk.choices[0].delta.content or "" async for chunk in stream]
     assert "".join(texts) == "Hello"
     assert isinstance(stream, openai.AsyncStream)
+
+
+async def test_recipe_that_is_not_heard_for_a_moment_is_told_who_left(start_fleet) -> None:
+    """Nobody else is told to let go: the answer may be another gateway's by then."""
+    fleet = await start_fleet()
+    fleet.recipe.service._listeners._patience_s = 0.3
+    play(fleet, pause_s=0.05)
+    ask, num_asked = fleet.gateway.service._ask_recipe, 0
+
+    async def cut_off_once(recipe_id: str, request: Any) -> Any:
+        nonlocal num_asked
+        num_asked += request.leaves
+        if request.leaves and num_asked == 1:
+            raise Unavailable("cut off")
+        return await ask(recipe_id, request)
+
+    fleet.gateway.service._ask_recipe = cut_off_once  # type: ignore[method-assign]
+    await Reader("/v1/completions").read(fleet.gateway.url, num_events=3)
+    await until(lambda: num_asked == 1)
+    assert not fleet.backend.cancels
+    await until(lambda: fleet.backend.cancels)
+    assert num_asked == 2

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 from rorqual_gateway.endpoints import Endpoint
-from rorqual_gateway.kept_answers import KeptAnswer, digest_of, name_of
+from rorqual_gateway.kept_answers import KeptAnswer, digest_of, merged, name_of
 from rorqual_runtime.errors import InvalidRequest
 
 KEPT = KeptAnswer("d", "r", "gateway-1", 1.5, 601.5, "recipe-2", "recipe-1", 1, "m", 2, 9, True, 40)
@@ -35,3 +35,15 @@ def test_places_and_digests_tell_their_parts_apart() -> None:
 def test_a_key_that_is_none_is_refused(key: str) -> None:
     with pytest.raises(InvalidRequest, match="Idempotency-Key"):
         name_of("tenant", key)
+
+
+def test_who_knows_less_changes_nothing_but_the_charge() -> None:
+    """KEPT is of the second instance, and 40 of its tokens are charged."""
+    late = replace(KEPT, take_over=0, recipe_id="recipe-1", charged_tokens=60)
+    assert merged(KEPT, late) == replace(KEPT, charged_tokens=60)
+    whole = replace(KEPT, body=b"x", charged_tokens=0)
+    assert merged(whole, KEPT) == replace(KEPT, body=b"x")
+    assert merged(KEPT, whole) == replace(KEPT, body=b"x")
+    moved = replace(KEPT, take_over=2, recipe_id="recipe-3")
+    assert merged(KEPT, moved) == moved
+    assert merged(KEPT, replace(KEPT, request_id="another")) == KEPT

@@ -30,10 +30,10 @@ class _Stream:
 class World:
     """Streams a, b, c ... and who listens."""
 
-    def __init__(self) -> None:
+    def __init__(self, patience_s: float = PATIENCE_S) -> None:
         self.clock, self.bus, self.table = ManualClock(), _Bus(), StreamTable()
         self.listeners = Listeners(
-            cast(Any, self.bus), self.clock, self.table, patience_s=PATIENCE_S
+            cast(Any, self.bus), self.clock, self.table, patience_s=patience_s
         )
 
     def stream(self, request_id: str, gateway_id: str) -> Any:
@@ -127,4 +127,25 @@ async def test_nobody_can_ask_while_the_bus_is_away() -> None:
     await world.clock.advance(2 * UNCLAIMED_S)
     assert world.gone() == []
     world.bus.is_settled = True
+    assert world.listeners.unclaimed() == []
+
+
+async def test_one_that_waits_in_a_queue_is_no_double() -> None:
+    world = World()
+    left, orphan = world.stream("a", "g1"), world.stream("b", "g2")
+    left.has_begun = orphan.has_begun = False
+    await world.report_for(1, ("g1", 1), ("g2", 1))
+    world.listeners.leave(left, "g1")
+    await world.report_for(10, ("g1", 1))
+    assert (world.gone(), world.listeners.unclaimed()) == ([], [])
+    await world.report_for(PATIENCE_S - 9, ("g1", 1))
+    assert world.gone() == ["a", "b"]  # these are cancelled everywhere
+
+
+async def test_who_waits_for_more_than_a_double_may_is_ended_first() -> None:
+    world = World(patience_s=2 * UNCLAIMED_S)
+    world.stream("a", "g1").has_begun = False
+    await world.report_for(1, ("g1", 1))
+    await world.report_for(2 * UNCLAIMED_S + 1, ("g2", 1))
+    assert world.gone() == ["a"]
     assert world.listeners.unclaimed() == []

@@ -30,7 +30,8 @@ COMING_BACK: list[Schema] = [
         "its events have ids. At most 255 characters.",
     ),
     _header(
-        "Last-Event-ID", "With Idempotency-Key: only what comes behind the event with this id."
+        "Last-Event-ID",
+        "With Idempotency-Key, of a streamed answer: only what is behind the event with this id.",
     ),
 ]
 """Of every operation that generates."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from rorqual_cli.chaos.memory import Sample, growth_of
+from rorqual_cli.chaos.memory import Sample, growth_of, unmeasured
 
 
 def _run(name: str, pid: int, sizes: dict[float, int]) -> list[Sample]:
@@ -27,3 +27,12 @@ def test_a_process_that_was_not_there_all_the_time_is_left_out() -> None:
 def test_too_short_a_time_says_nothing() -> None:
     assert growth_of([], warm_s=300.0) == {}
     assert growth_of(_run("a", 1, {0: 1, 20: 2}), warm_s=300.0) == {}
+
+
+def test_a_service_that_was_not_measured_is_named() -> None:
+    steady = _run("decode-2", 1, {0: 10, 300: 100, 1800: 100})
+    killed = [*_run("redis", 2, {0: 1, 900: 1}), *_run("redis", 3, {910: 1, 1800: 1})]
+    gone = _run("scaler-1", 4, {0: 1, 600: 1})
+    both = [*_run("router-1", 5, {0: 1, 600: 1}), *_run("router-2", 6, {0: 1, 600: 1})]
+    samples = [*steady, *killed, *gone, *both]
+    assert unmeasured(samples, growth_of(samples, warm_s=300.0)) == ["router", "scaler"]
