@@ -22,6 +22,9 @@ is an answer lost. What is killed, the fleet itself starts again, Redis with its
 Stalls are those of the streams in mid-answer when the fault struck. Machine:
 {machine}.
 
+{num_rows} of {num_faults} faults have a row; the others have not been measured. A row with something lost, wrong or
+leaked is open.
+
 | fault | requests | lost | wrong | leaked | resumed | P50 stall | longest | whole again after |
 |---|---|---|---|---|---|---|---|---|
 """
@@ -40,8 +43,11 @@ def render_table(rows: Sequence[Row], *, num_clients: int, machine: str, earlier
     """The whole page, in Markdown. earlier: a page whose rows of other faults stay."""
     lines = {_name_in(line): line + "\n" for line in earlier.splitlines() if _name_in(line)}
     lines |= {row.fault.name: _line(row) for row in rows}
-    known = (lines[fault.name] for fault in TABLE if fault.name in lines)
-    return _HEAD.format(num_clients=num_clients, machine=machine) + "".join(known)
+    known = [lines[fault.name] for fault in TABLE if fault.name in lines]
+    head = _HEAD.format(
+        num_clients=num_clients, machine=machine, num_rows=len(known), num_faults=len(TABLE)
+    )
+    return head + "".join(known)
 
 
 def _name_in(line: str) -> str:
