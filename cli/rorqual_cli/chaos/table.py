@@ -22,8 +22,8 @@ is an answer lost. What is killed, the fleet itself starts again, Redis with its
 Stalls are those of the streams in mid-answer when the fault struck. Machine:
 {machine}.
 
-{num_rows} of {num_faults} faults have a row; the others have not been measured. A row with something lost, wrong or
-leaked is open.
+{num_rows} of {num_faults} faults have a row; the others have not been measured. A row with
+something lost, wrong or leaked is open.
 
 | fault | requests | lost | wrong | leaked | resumed | P50 stall | longest | whole again after |
 |---|---|---|---|---|---|---|---|---|
