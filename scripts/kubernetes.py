@@ -283,7 +283,7 @@ jetstream { store_dir: /data, max_file_store: 8Gi }
 cluster {
   name: rorqual
   port: 6222
-  tls { cert_file: "/etc/nats/tls.crt", key_file: "/etc/nats/tls.key", ca_file: "/etc/nats/ca.crt", verify: true }
+  tls { cert_file: "/etc/nats/tls.crt", key_file: "/etc/nats/tls.key", ca_file: "/etc/nats/ca.crt", verify_cert_and_check_known_urls: true }
   routes: [
     nats://nats-0.nats:6222
     nats://nats-1.nats:6222

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import importlib
+import json
+import socket
+import ssl
 import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
-from rorqual_cli.servers import nats_binary
+from rorqual_cli.servers import free_port, nats_binary
 from rorqual_runtime.identities.issue import issue
 from rorqual_runtime.settings import RuntimeSettings, variables_of
 from rorqual_scaler.settings import SERVICES as SCALED
@@ -18,6 +22,8 @@ from rorqual_scaler.settings import ScalerSettings
 from scripts.kubernetes import CLOSE_S, NAMESPACE, NATS_CONF, manifests, render
 from tests.contract.distributions import ROOT, SERVICES
 from tests.contract.test_compose import settings_of
+from tests.support.servers import ServerProcess
+from tests.support.waiting import WAIT_S
 
 FOLDER = ROOT / "deploy/kubernetes"
 OBJECTS = [one for objects in manifests().values() for one in objects]
@@ -64,14 +70,52 @@ def test_every_pod_is_let_in_by_a_policy_and_only_the_gateway_by_anybody() -> No
     assert open_to_all == {"gateway"}
 
 
-def test_nats_accepts_its_configuration(tmp_path: Path) -> None:
-    issue(tmp_path)
-    folder = tmp_path / "nats"
-    config = NATS_CONF.replace("/etc/nats", str(folder)).replace("/data", str(tmp_path / "data"))
+def nats_command(directory: Path, ports: dict[str, int]) -> list[str]:
+    """Starts one server of the cluster; its files are made anew."""
+    issue(directory)
+    folder = directory / "nats"
+    config = NATS_CONF.replace("/etc/nats", str(folder)).replace("/data", str(directory / "data"))
+    for said, port in ports.items():
+        assert said in config
+        config = config.replace(said, said.replace(said[-4:], str(port)))
     (folder / "nats.conf").write_text(config)
-    command = [nats_binary(), "-t", "-c", str(folder / "nats.conf"), "--name", "nats-0"]
+    return [nats_binary(), "-c", str(folder / "nats.conf"), "--name", "nats-0"]
+
+
+def test_nats_accepts_its_configuration(tmp_path: Path) -> None:
+    command = [*nats_command(tmp_path, {}), "-t"]
     run = subprocess.run(command, check=False, capture_output=True, text=True, timeout=60)
     assert run.returncode == 0, run.stderr
+
+
+async def test_no_service_joins_the_cluster_of_nats_as_a_server(tmp_path: Path) -> None:
+    port, joined = free_port(), free_port()
+    ports = {"port: 4222": port, "127.0.0.1:8222": free_port(), "  port: 6222": joined}
+    server = ServerProcess(nats_command(tmp_path, ports), port, tmp_path / "server")
+    await server.start()
+    try:
+        for identity, answer in (("nats", b"PONG"), ("decode", b"Authorization Violation")):
+            said = await asyncio.to_thread(join_cluster, joined, tmp_path, identity)
+            assert answer in said, identity
+    finally:
+        await server.stop()
+
+
+def join_cluster(port: int, secrets_dir: Path, identity: str) -> bytes:
+    """What a server of the cluster says to one that comes with the certificate of an identity."""
+    context = ssl.create_default_context(cafile=secrets_dir / "ca.crt")
+    folder = secrets_dir / identity
+    context.load_cert_chain(folder / "tls.crt", folder / "tls.key")
+    hello = {"verbose": False, "tls_required": True, "name": "ROGUE", "cluster": "rorqual"}
+    with (
+        socket.create_connection(("127.0.0.1", port), WAIT_S) as plain,
+        context.wrap_socket(plain, server_hostname="nats") as line,
+    ):
+        line.sendall(f"CONNECT {json.dumps(hello)}\r\nPING\r\n".encode())
+        said = b""
+        while not (b"PONG" in said or b"-ERR" in said) and (more := line.recv(4096)):
+            said += more
+        return said
 
 
 def test_the_scaler_may_scale_what_it_is_told_to_scale_and_nothing_else() -> None:
