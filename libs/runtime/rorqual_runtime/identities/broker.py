@@ -26,10 +26,13 @@ def authorization(public_keys: Mapping[str, str]) -> str:
 
 
 def _permissions(identity: str) -> dict[str, object]:
+    sends = send_subjects(identity)
     permissions: dict[str, object] = {
-        "publish": {"allow": send_subjects(identity)},
+        # an empty list would allow everything
+        "publish": {"allow": sends} if sends else {"deny": [">"]},
         "subscribe": {"allow": receive_subjects(identity)},
     }
-    if not BUS_RIGHTS[identity].askers:
+    rights = BUS_RIGHTS[identity]
+    if rights.is_service and not rights.askers:
         permissions["allow_responses"] = {"max": 1, "expires": ANSWER_WITHIN}
     return permissions

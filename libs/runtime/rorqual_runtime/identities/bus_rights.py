@@ -19,7 +19,7 @@ class BusRights:
     sends: tuple[str, ...] = ()
     """To publish to, or to ask."""
     receives: tuple[str, ...] = ()
-    """To subscribe to. Whoever receives a question may answer it, once."""
+    """To subscribe to. A service that receives a question may answer it, once."""
     askers: tuple[str, ...] = ()
     """Identities whose inboxes it may write to at any time; empty: whoever asks is answered once.
     For readers of a stream: NATS remembers each message with a reply subject until it is answered,
