@@ -18,6 +18,7 @@ from rorqual_cli.environment import check_environment, without_effect
 from rorqual_cli.model import ensure_model
 from rorqual_cli.options import STOP_ORDER, FleetOptions
 from rorqual_cli.preflight import check_port, check_room
+from rorqual_cli.problems import CliError
 from rorqual_cli.processes import ManagedProcess, ProcessSpec, bound_log, start_fresh_log
 from rorqual_cli.readiness import connect, wait_for_gateway, wait_for_port, wait_until_ready
 from rorqual_cli.report import Reporter
@@ -75,7 +76,7 @@ class Fleet:
         check_room(self.home)
         self._write_state()
         started_s = time.monotonic()
-        issue(fleet_secrets(self.home))
+        _issue_identities(self.home)
         model_dir = await ensure_model(self._options.model, self.home, self._report.say)
         await self._start_servers()
         specs = service_specs(self._options, self.home, model_dir, self.endpoints)
@@ -189,6 +190,14 @@ class Fleet:
             stop_s=len(STOP_ORDER) * self._grace_s + _STOP_SLACK_S,
             processes=records,
         ).write(self.home)
+
+
+def _issue_identities(home: Path) -> None:
+    """Raises: CliError when a file that is there is not what it should be."""
+    try:
+        issue(fleet_secrets(home))
+    except (OSError, ValueError) as error:
+        raise CliError(f"the keys of the fleet can't be made ({error})") from error
 
 
 def _gateway_ports(options: FleetOptions) -> list[int]:

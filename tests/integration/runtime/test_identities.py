@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import itertools
 import re
 from collections.abc import AsyncIterator
@@ -22,8 +23,9 @@ from rorqual_runtime.identities.bus_rights import (
     receive_subjects,
     send_subjects,
 )
-from rorqual_runtime.identities.files import NATS_SEED
-from rorqual_runtime.identities.issue import NATS_AUTHORIZATION, issue
+from rorqual_runtime.identities.certificates import KeyPair, is_good, is_pair
+from rorqual_runtime.identities.files import NATS_SEED, read_key_pair
+from rorqual_runtime.identities.issue import NATS_AUTHORIZATION, REDIS_USERS, issue
 from rorqual_runtime.identities.nkeys import UserKey
 from rorqual_runtime.settings import RuntimeSettings
 
@@ -174,6 +176,23 @@ async def test_a_question_is_answered_once_and_nobody_else_writes_to_the_inbox(
 
         unasked = {("publish", s.lower()) for s in (reply, inbox_prefix("gateway") + ".a.1")}
         await until(lambda: unasked <= refused(errors), lambda: f"refusals, beside {errors}")
+
+    errors.clear()
+    async with signed_in(guarded.url, tmp_path / "secrets" / "recorder", errors) as recorder:
+
+        async def forge(message) -> None:
+            await replies.put(message.reply)
+            await recorder.publish(message.reply, b"forged")
+
+        await recorder.subscribe(subjects.kvmeta_match(), cb=forge)
+        await recorder.flush()
+        asking = asyncio.create_task(
+            router.connection.request(subjects.kvmeta_match(), b"", {}, timeout_s=WAIT_S)
+        )
+        forged = ("publish", (await asyncio.wait_for(replies.get(), WAIT_S)).lower())
+        await until(lambda: forged in refused(errors), lambda: f"a refusal, beside {errors}")
+        assert not asking.done()
+        asking.cancel()
     await router.close()
 
 
@@ -209,6 +228,40 @@ def test_keys_stay_when_issued_again_and_only_their_owner_reads_them(tmp_path: P
     for name in IDENTITIES:
         assert (tmp_path / name).stat().st_mode & 0o777 == 0o700
         assert (tmp_path / name / NATS_SEED).stat().st_mode & 0o777 == 0o600
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("router/nats.nk", "kvmeta/redis.password"),
+        *("router/tls.key", "router/tls.crt", "router/ca.crt", "ca.key", "ca.crt"),
+    ],
+)
+@pytest.mark.parametrize("is_gone", [True, False])
+def test_an_empty_file_is_made_anew_as_one_that_is_gone(
+    name: str, is_gone: bool, tmp_path: Path
+) -> None:
+    issue(tmp_path)
+    path = tmp_path / name
+    path.unlink() if is_gone else path.write_text("\n")
+    issue(tmp_path)
+    assert path.read_bytes().strip()
+    nobody = hashlib.sha256(b"").hexdigest()
+    assert nobody not in (tmp_path / REDIS_USERS).read_text()
+    authority = KeyPair((tmp_path / "ca.key").read_bytes(), (tmp_path / "ca.crt").read_bytes())
+    pair, trusted = read_key_pair(tmp_path / "router") or pytest.fail("no key")
+    assert is_pair(authority) and is_pair(pair) and is_good(pair.certificate, authority)
+    assert trusted == authority.certificate
+
+
+@pytest.mark.parametrize("name", ["router/nats.nk", "kvmeta/redis.password", "ca.key", "ca.crt"])
+def test_a_file_that_is_not_what_it_should_be_is_named_with_what_helps(
+    name: str, tmp_path: Path
+) -> None:
+    issue(tmp_path)
+    (tmp_path / name).write_bytes(b"\xff not this")
+    with pytest.raises(ValueError, match=rf"{name}.*; delete .*issue again"):
+        issue(tmp_path)
 
 
 @pytest.mark.parametrize("text", ["", "SU", "S" * 58, None])

@@ -14,7 +14,10 @@ def main() -> None:
     parser.add_argument("directory", type=Path, help="one folder an identity goes in here")
     parser.add_argument("--owner", type=int, help="user id that the services run as")
     options = parser.parse_args()
-    issue(options.directory, owner=options.owner)
+    try:
+        issue(options.directory, owner=options.owner)
+    except (OSError, ValueError) as error:
+        raise SystemExit(f"identities: {error}") from error
 
 
 if __name__ == "__main__":

@@ -77,6 +77,16 @@ def is_good(certificate: bytes, authority: KeyPair) -> bool:
     return own.not_valid_after_utc - datetime.datetime.now(datetime.UTC) > _RENEW_BEFORE
 
 
+def is_pair(pair: KeyPair) -> bool:
+    """Whether the certificate is that of the key."""
+    try:
+        key = load_pem_private_key(pair.key, password=None)
+        certificate = x509.load_pem_x509_certificate(pair.certificate)
+    except (ValueError, TypeError):
+        return False
+    return key.public_key() == certificate.public_key()
+
+
 def _builder(
     subject: x509.Name,
     issuer: x509.Name,

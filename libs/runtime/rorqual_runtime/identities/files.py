@@ -69,6 +69,9 @@ def trusting_context(directory: Path) -> ssl.SSLContext:
 
 def _read(path: Path) -> bytes:
     try:
-        return path.read_bytes()
+        content = path.read_bytes()
     except OSError as error:
         raise Unsupported(f"RORQUAL_SECRETS_DIR: {path}: {error.strerror}") from error
+    if not content.strip():
+        raise Unsupported(f"RORQUAL_SECRETS_DIR: {path} is empty")
+    return content
