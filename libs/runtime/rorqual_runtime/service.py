@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import contextvars
+import math
 import os
 import secrets
 import signal
@@ -34,6 +35,8 @@ from rorqual_runtime.tensors import TensorPlane
 
 CLOSE_GRACE_S = 3.0
 SHUTDOWN_ENDPOINT = "shutdown"
+REPORT_IS_OLD_S = 15.0
+"""Without a load report for so long, the event loop is stuck."""
 
 __all__ = ["ServiceContext", "open_service", "run", "run_until_signal"]
 
@@ -75,7 +78,15 @@ class ServiceContext:
         self.stop_requested = asyncio.Event()
         self._fill: FillReport | None = None
         self._seq = 0
+        self._reported_s = -math.inf
         self._tasks: set[asyncio.Task[Any]] = set()
+
+    @property
+    def takes_work(self) -> bool:
+        """Ready, connected, and not stuck: it has made a load report lately. From any thread."""
+        patience_s = max(REPORT_IS_OLD_S, 3 * self.settings.load_report_interval_s)
+        is_stuck = self.clock.monotonic_s() - self._reported_s > patience_s
+        return self.is_ready and self.bus.is_connected and not is_stuck
 
     def report_load(self, fill: FillReport) -> None:
         """Call `fill` on each load report before it goes out, a few times a second."""
@@ -86,6 +97,7 @@ class ServiceContext:
         if self.is_ready:
             return
         self.is_ready = True
+        self._reported_s = self.clock.monotonic_s()
         self.bus.set_metadata("ready", "true")
         self.track(self._publish_loads())
         log.info("ready", extra={"pid": os.getpid()})
@@ -126,6 +138,7 @@ class ServiceContext:
         self._seq += 1
         report = self.load_report()
         self.metrics.last_report = report
+        self._reported_s = self.clock.monotonic_s()
         if not self.bus.is_connected:
             return
         with contextlib.suppress(ServingError):
@@ -205,7 +218,7 @@ async def open_service(
             metrics=metrics,
             clock=WallClock(),
         )
-        metrics.is_ready = lambda: ctx.is_ready and bus.is_connected
+        metrics.is_ready = lambda: ctx.takes_work
         stack.push_async_callback(ctx.cancel_tasks)
         await _register(ctx)
         yield ctx

@@ -9,9 +9,10 @@ import nats
 import pytest
 from prometheus_client import Counter
 from rorqual_proto.v1.load_pb2 import LoadReport
+from rorqual_runtime.clock import WallClock
 from rorqual_runtime.discovery import discover
 from rorqual_runtime.errors import Unsupported
-from rorqual_runtime.service import open_service
+from rorqual_runtime.service import REPORT_IS_OLD_S, open_service
 from rorqual_runtime.settings import RuntimeSettings
 
 from tests.support.waiting import WAIT_S, until
@@ -53,3 +54,26 @@ async def test_any_service_shows_its_last_report_where_discovery_says(
                 pass
     with pytest.raises(OSError):
         await asyncio.to_thread(read, f"http://127.0.0.1:{port}/metrics")
+
+
+class MovedClock(WallClock):
+    """Some seconds later than it is."""
+
+    ahead_s = 0.0
+
+    def monotonic_s(self) -> float:
+        return super().monotonic_s() + self.ahead_s
+
+
+async def test_an_instance_whose_event_loop_is_stuck_is_not_ready(
+    runtime_settings: RuntimeSettings,
+) -> None:
+    async with open_service("router", runtime_settings) as ctx:
+        ctx.clock = clock = MovedClock()
+        assert not ctx.metrics.is_ready()
+        ctx.mark_ready()
+        await until(lambda: ctx.metrics.last_report.seq > 0)
+        assert ctx.metrics.is_ready()
+        clock.ahead_s += REPORT_IS_OLD_S + 1  # and the loop does nothing meanwhile
+        assert not ctx.metrics.is_ready()
+        await until(ctx.metrics.is_ready)
