@@ -20,7 +20,7 @@ def subject_functions() -> list[str]:
     return [
         name
         for name, function in inspect.getmembers(subjects, inspect.isfunction)
-        if not name.startswith("_") and name != "is_token" and name not in WILDCARDS
+        if not name.startswith(("_", "is_")) and name not in WILDCARDS
     ]
 
 

@@ -16,7 +16,9 @@ from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription
 from opentelemetry import trace
 from opentelemetry.trace import SpanKind, Status, StatusCode, Tracer
+from rorqual_proto.v1.load_pb2 import LoadReport
 
+from rorqual_runtime import subjects
 from rorqual_runtime.connection import BrokerConnection
 from rorqual_runtime.context import (
     MessageContext,
@@ -222,6 +224,18 @@ class Bus:
             self._shared.append(subscription)
         await self.connection.flush()
         return subscription
+
+    async def subscribe_loads(
+        self, subject: str, handler: Callable[[LoadReport, MessageContext], Awaitable[None]]
+    ) -> Subscription:
+        """As `subscribe`, to load reports; those that tell of another than their sender are
+        dropped."""
+
+        async def on_report(report: LoadReport, context: MessageContext) -> None:
+            if subjects.is_load_of(context.subject, report.service, report.instance_id):
+                await handler(report, context)
+
+        return await self.subscribe(subject, LoadReport, on_report)
 
     async def start_micro(self) -> None:
         """Appear in discovery. `serve` does it by itself."""

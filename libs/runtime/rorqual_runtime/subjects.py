@@ -184,6 +184,12 @@ def loads_of(service: str) -> str:
     return _subject("load", service, "*")
 
 
+def is_load_of(subject: str, service: str, instance_id: str) -> bool:
+    """Whether a load report came on the subject of the instance that it tells of. NATS lets a
+    service report on subjects of its own name only, so what it says about others is not true."""
+    return subject.split(".")[-2:] == [service, instance_id]
+
+
 def scaler_decisions() -> str:
     return _subject("scaler", "decisions")
 

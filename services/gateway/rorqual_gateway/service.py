@@ -121,7 +121,7 @@ class GatewayService:
         bus = self._ctx.bus
         events_subject = subjects.gateway_events(self._ctx.instance_id)
         await bus.subscribe(events_subject, EventBatch, self.on_events)
-        await bus.subscribe(subjects.all_loads(), LoadReport, self.on_load)
+        await bus.subscribe_loads(subjects.all_loads(), self.on_load)
         await bus.subscribe(subjects.scaler_decisions(), ScaleDecision, self.on_decision)
         self._ctx.report_load(self._fill_report)
         await self._link.connect()

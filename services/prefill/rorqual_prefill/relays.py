@@ -53,9 +53,7 @@ class Relays:
 
     async def listen(self) -> None:
         """Hear what decode instances report."""
-        await self._ctx.bus.subscribe(
-            subjects.loads_of("decode"), convert.LoadMessage, self.on_load
-        )
+        await self._ctx.bus.subscribe_loads(subjects.loads_of("decode"), self.on_load)
 
     async def on_load(self, report: Any, _context: MessageContext) -> None:
         """Remember those of the same model and store on another host."""

@@ -109,7 +109,7 @@ async def _build(
     windows = await _open_windows(ctx, settings, model, cache)
     forget = partial(_forget, ctx.bus, model.fingerprint)
     waiting = WaitingWork(ctx.clock)
-    await ctx.bus.subscribe(subjects.loads_of("router"), convert.LoadMessage, waiting.on_load)
+    await ctx.bus.subscribe_loads(subjects.loads_of("router"), waiting.on_load)
     engine = PrefillEngine(
         model,
         cache,

@@ -90,7 +90,7 @@ class RecipeService:
         bus, own_id = self._ctx.bus, self._ctx.instance_id
         await bus.subscribe(subjects.cancel(), CancelRequest, self.on_cancel)
         await bus.subscribe(subjects.recipe_tokens(own_id), TokenBatch, self.on_tokens)
-        await bus.subscribe(subjects.loads_of("gateway"), LoadReport, self.on_gateway_load)
+        await bus.subscribe_loads(subjects.loads_of("gateway"), self.on_gateway_load)
         await bus.serve(
             subjects.recipe_resend(own_id),
             ResendEventsRequest,

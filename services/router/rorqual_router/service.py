@@ -84,7 +84,7 @@ class RouterService:
     async def start(self) -> None:
         """Listen, then serve, then say so."""
         bus = self._ctx.bus
-        await bus.subscribe(subjects.all_loads(), LoadReport, self.on_load)
+        await bus.subscribe_loads(subjects.all_loads(), self.on_load)
         await bus.subscribe(subjects.cancel(), CancelRequest, self.on_cancel)
         await self.gauge.refresh()
         self._ctx.track(self.gauge.run())

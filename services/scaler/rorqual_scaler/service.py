@@ -57,7 +57,7 @@ class ScalerService:
         """Listen for one interval, then decide for ever."""
         bus = self._ctx.bus
         await self._driver.start()
-        await bus.subscribe(subjects.all_loads(), LoadReport, self.on_load)
+        await bus.subscribe_loads(subjects.all_loads(), self.on_load)
         await bus.serve(
             subjects.scaler_get_decision(),
             GetDecisionRequest,
