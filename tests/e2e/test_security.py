@@ -175,6 +175,10 @@ def kind_of(port: int) -> str:
 
 
 def test_metrics_name_no_server_and_no_words(shared_fleet: RunningFleet) -> None:
+    path, body = next(bodies())
+    url = f"{shared_fleet.base_url}/v1/{path}"
+    assert httpx.post(url, json={"model": MODEL, **body}, timeout=2 * WAIT_S).is_success
+    shared_fleet.wait_idle()
     for instance in shared_fleet.instances(WAIT_S / 10):
         answer = httpx.get(instance.metadata["metrics"], timeout=WAIT_S)
         assert answer.headers.get("server", "rorqual").strip() == "rorqual"
