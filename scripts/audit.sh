@@ -9,15 +9,24 @@ version=2.10.1
 home=.rorqual/audit
 unreachable='ConnectionError|ConnectTimeout|ReadTimeout|ProxyError|Max retries|NameResolution|SSLError'
 
+not_checked() {
+    echo "audit: NOT CHECKED: $1 can't be reached"
+    exit "${AUDIT_REQUIRED:-0}"
+}
+
 if [[ ! -x $home/bin/pip-audit ]]; then
-    python3 -m venv "$home" && "$home/bin/pip" install -q "pip-audit==$version" || exit 1
+    python3 -m venv "$home" || exit 1
+    if ! said=$("$home/bin/pip" install -q "pip-audit==$version" 2>&1); then
+        grep -qE "$unreachable" <<<"$said" && not_checked "the package index"
+        printf '%s\n' "$said"
+        exit 1
+    fi
 fi
 said=$("$home/bin/pip-audit" --requirement constraints.txt --no-deps --disable-pip \
     --progress-spinner off --timeout 20 2>&1)
 code=$?
 if ((code)) && grep -qE "$unreachable" <<<"$said" && ! grep -q 'known vulnerabilit' <<<"$said"; then
-    echo "audit: NOT CHECKED: the advisory service can't be reached"
-    exit "${AUDIT_REQUIRED:-0}"
+    not_checked "the advisory service"
 fi
 printf '%s\n' "$said"
 exit "$code"
