@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from rorqual_runtime.connection import without_login
 from rorqual_runtime.settings import RuntimeSettings
 
 from rorqual_cli.state import running_state
@@ -19,6 +20,11 @@ class BusAddress:
     """Its subjects and rights: those of `rorqual_runtime.identities`."""
     secrets_dir: Path | None = None
     """With the files of this identity; None: the server asks nobody."""
+
+    @property
+    def shown(self) -> str:
+        """The URL, without the login that it may name."""
+        return ",".join(map(without_login, self.url.split(",")))
 
 
 def fleet_secrets(home: Path) -> Path:

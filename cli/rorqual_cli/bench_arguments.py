@@ -37,7 +37,7 @@ def add_bench(
         bench.add_argument("--largest", type=count, default=_LARGEST[kind], metavar="N", help=unit)
         bench.add_argument(
             "--context",
-            type=int,
+            type=_num_tokens,
             default=_CONTEXT_TOKENS[kind],
             metavar="N",
             help="tokens in front of each step's",
@@ -46,3 +46,9 @@ def add_bench(
             "--out", type=Path, default=Path(f"{kind}-curve"), help="becomes .json and .png"
         )
         bench.set_defaults(run=run, kind=kind)
+
+
+def _num_tokens(text: str) -> int:
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of tokens")
+    return int(text)

@@ -60,7 +60,7 @@ async def connect(address: BusAddress) -> Client:
             error_cb=stay_quiet,
         )
     except (OSError, TimeoutError, nats.errors.Error, Unsupported) as error:
-        raise CliError(f"NATS at {address.url} can't be reached ({error})") from error
+        raise CliError(f"NATS at {address.shown} can't be reached ({error})") from error
     return client
 
 

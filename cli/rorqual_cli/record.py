@@ -36,7 +36,7 @@ def run_record(options: argparse.Namespace, report: Reporter) -> int:
         f"{recorder.num_open} had not ended and are left out"
     )
     if not recorder.num_written:
-        raise CliError(f"no request ended while {address.url} was listened to")
+        raise CliError(f"no request ended while {address.shown} was listened to")
     return 0
 
 
@@ -48,7 +48,7 @@ async def _record(
     with path.open("w", encoding="utf-8", buffering=1) as out:  # a row is kept at once
         try:
             await listen(nc, recorder, out)
-            report.say(f"recording {address.url}; Ctrl-C ends it")
+            report.say(f"recording {address.shown}; Ctrl-C ends it")
             while (left_s := end_s - time.monotonic()) > 0:
                 report.waiting(f"{recorder.num_written} requests, {recorder.num_open} under way")
                 await asyncio.sleep(min(1.0, left_s))

@@ -171,7 +171,7 @@ class BrokerConnection:
         except TimeoutError:
             reason = f" ({self.client.last_error})" if self.client.last_error else ""
             await self.client.close()
-            where = ", ".join(map(_without_login, servers))
+            where = ", ".join(map(without_login, servers))
             raise Unavailable(f"no NATS server at {where} within {timeout_s:g} s{reason}") from None
         self._inbox = self.client.new_inbox()
         await self.client.subscribe(f"{self._inbox}.*", cb=self._on_reply)
@@ -424,7 +424,8 @@ def _spoken(subject: str) -> str:
     return subject.removeprefix(f"{PREFIX}.")
 
 
-def _without_login(server: str) -> str:
+def without_login(server: str) -> str:
+    """The URL of a server as it may be shown."""
     scheme, _, rest = server.partition("://")
     return f"{scheme}://{rest.rpartition('@')[2]}"
 

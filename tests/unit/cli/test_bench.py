@@ -37,3 +37,10 @@ def test_a_curve_is_written(tmp_path: Path, kind: str, largest: int, sizes: list
     assert all(a[key] < b[key] for a, b in pairwise(curve["points"]))
     assert all(point["tokens_per_s_per_card"] > 0 for point in curve["points"])
     assert (tmp_path / "curve-1.5.png").stat().st_size > 5000
+
+
+def test_a_context_of_less_than_nothing_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["bench", "decode", "--context=-5"])
+    assert ended.value.code == 2
+    assert "'-5' is not a number of tokens" in capsys.readouterr().err

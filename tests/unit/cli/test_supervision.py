@@ -15,12 +15,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from rorqual_cli import preflight
+from rorqual_cli.address import BusAddress, fleet_secrets
 from rorqual_cli.environment import check_environment, without_effect
+from rorqual_cli.fleet import Fleet
 from rorqual_cli.identity import ProcessIdentity
 from rorqual_cli.options import SERVICES, STOP_ORDER, FleetOptions
 from rorqual_cli.preflight import check_port, check_room
 from rorqual_cli.problems import CliError, ExitCode
 from rorqual_cli.processes import ManagedProcess, ProcessSpec, bound_log
+from rorqual_cli.report import PlainReporter
 from rorqual_cli.specs import Endpoints, service_specs
 from rorqual_cli.state import FleetState, lock_home, own_record, read_state, record_of
 from rorqual_cli.supervisor import RestartBudget, supervise
@@ -142,6 +145,23 @@ def test_one_fleet_a_home(tmp_path: Path) -> None:
             lock_home(tmp_path)
         assert caught.value.exit_code is ExitCode.ALREADY_RUNNING
     lock_home(tmp_path).close()
+
+
+async def test_a_key_that_is_none_stops_the_start_with_its_path(tmp_path: Path) -> None:
+    path = fleet_secrets(tmp_path) / "router" / "nats.nk"
+    path.parent.mkdir(parents=True)
+    path.write_text("nothing of the kind")
+    fleet = Fleet(FleetOptions(home=tmp_path, port=0), PlainReporter())
+    try:
+        with pytest.raises(CliError, match=f"{path}: .*; delete it"):
+            await fleet.start()
+    finally:
+        await fleet.stop()
+
+
+def test_an_address_is_shown_without_its_login() -> None:
+    address = BusAddress("nats://me:secret@one:4222,tls://token@two:4222")
+    assert address.shown == "nats://one:4222,tls://two:4222"
 
 
 def test_what_an_earlier_fleet_left_behind_is_named(tmp_path: Path) -> None:
