@@ -126,6 +126,11 @@ class DecodeEngine:
             self._has_leaving = True
             self._changed.notify()
 
+    def give_window(self, sequence: Running) -> None:
+        """To on_window, of one that has ended, also once it was taken out. From any thread."""
+        if sequence.kept is not None:
+            self._on_window(sequence.kept)
+
     def close(self) -> None:
         """Stop after the step under way and free every sequence. Blocks for that step."""
         with self._changed:
@@ -256,8 +261,7 @@ class DecodeEngine:
         for sequence in committed.left:
             if sequence.is_cancelled:
                 self._writer.forget(sequence.spec.key)
-            if sequence.kept is not None:
-                self._on_window(sequence.kept)
+            self.give_window(sequence)
             sequence.hold.release()
         for sequence in committed.out:
             on_out, sequence.on_out = sequence.on_out, None

@@ -282,6 +282,8 @@ class DecodeService:
         """The stream has its finish: free what is left of it, keep its tokens a while."""
         entry.stream.finished_monotonic_s = self._clock.monotonic_s()
         entry.prompt_ids = NO_TOKENS
+        if entry.paused is not None:
+            self._engine.give_window(entry.paused[0])
         sequence, entry.sequence, entry.paused = entry.sequence, None, None
         if sequence is not None:
             self._engine.cancel(sequence)

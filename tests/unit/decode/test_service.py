@@ -61,9 +61,13 @@ class Engine(Quiet):
         self.running: list[Running] = []
         self.waits: list[Any] = []
         self.clock = ForwardClock()
+        self.given: list[Running] = []
 
     def add(self, running: Running) -> None:
         self.running.append(running)
+
+    def give_window(self, running: Running) -> None:
+        self.given.append(running)
 
     def cancel(self, running: Running) -> None:
         self.running.remove(running)
@@ -235,6 +239,14 @@ async def test_nobody_is_given_up_once_somebody_stood_aside(place, monkeypatch) 
     place.engine.waiting_for_pages = tuple(place.engine.running[:2])
     await pauses.relieve()
     assert [entry.stream.finish for entry in entries] == [None, FinishReason.ERROR, None]
+
+
+async def test_the_window_of_one_that_ends_while_it_stands_aside_is_kept(place) -> None:
+    (entry,) = await place.opened(1)
+    running, entry.sequence = entry.sequence, None
+    entry.paused = cast(Any, (running, SimpleNamespace(num_bytes=10)))
+    place.service._cancel(entry.key.choice, FinishReason.STOP)
+    assert place.engine.given == [running]
 
 
 async def test_host_memory_of_one_that_is_moved_counts(place) -> None:
