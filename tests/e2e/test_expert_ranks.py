@@ -17,7 +17,7 @@ import pytest
 from rorqual_engine.models import load_model
 from rorqual_engine.runner import BareEngine, GenerationParams
 
-from tests.e2e.test_v41_equality import MODEL, NUM_TOKENS, Client, seen
+from tests.e2e.test_v41_equality import NUM_TOKENS, Client, seen
 from tests.support.fleet import RunningFleet, running_fleet
 from tests.support.model import random_v41_dir
 from tests.support.waiting import WAIT_S, until_blocking
@@ -99,23 +99,13 @@ def _losing_a_rank_in_a_step(fleet: RunningFleet, name: str) -> Iterator[None]:
     assert "rank 0 of 2 lost its group" in fleet.log(name)
 
 
-def test_prompts_outlive_a_rank_of_prefill(
-    fleet: RunningFleet, prompts: list[list[int]], expected: list[list[int]]
+@pytest.mark.parametrize("name", ["prefill-1", "decode-1"])
+def test_answers_outlive_a_rank(
+    fleet: RunningFleet, prompts: list[list[int]], expected: list[list[int]], name: str
 ) -> None:
-    """The instance ends, starts again and is given them again."""
-    with _losing_a_rank_in_a_step(fleet, "prefill-1"):
+    """The instance ends and starts again; its work is done again there or elsewhere."""
+    with _losing_a_rank_in_a_step(fleet, name):
         assert _ask_all(fleet, prompts[UP_TO_A_WINDOW]) == expected[UP_TO_A_WINDOW]
-
-
-def test_generations_end_with_a_rank_of_decode(
-    fleet: RunningFleet, prompts: list[list[int]], expected: list[list[int]]
-) -> None:
-    """As with any instance that dies; those that follow are answered."""
-    body = {"model": MODEL, "prompt": prompts[0], "max_tokens": 12, "ignore_eos": True}
-    with _losing_a_rank_in_a_step(fleet, "decode-1"):
-        answer = httpx.post(f"{fleet.base_url}/v1/completions", json=body, timeout=60)
-    assert answer.status_code == 503 and answer.json()["error"]["code"] == "unavailable"
-    assert _ask_all(fleet, prompts[UP_TO_A_WINDOW]) == expected[UP_TO_A_WINDOW]
 
 
 def test_the_workers_of_a_killed_instance_end(fleet: RunningFleet) -> None:
