@@ -80,6 +80,8 @@ async def test_an_answers_window_carries_the_next_turn(runtime_settings, model, 
         first = await around.complete("a", token_ids, max_new_tokens=200, ignore_eos=True)
         next_turn = token_ids + first.token_ids + prompt(10, seed=3)
         await until(lambda: len(around.registered) == 2, "2 blocks to be registered")
+        key = list(around.registered)[-1]
+        await until(lambda: key in around.windows, "the answer's window to be told")
         second = await around.complete("b", next_turn, ignore_eos=True)
         assert (second.num_cached_tokens, engine.num_computed_tokens) == (256, 100 + 54)
         assert second.token_ids == bare(next_turn)
