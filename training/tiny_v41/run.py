@@ -10,7 +10,7 @@ import torch
 from torch import multiprocessing
 
 from training.tiny_v41.checkpoints import Progress, load_checkpoint, newest_checkpoint
-from training.tiny_v41.draft_learner import DraftLearner
+from training.tiny_v41.draft_learner import DRAFT_PREFIX, DraftLearner
 from training.tiny_v41.learner import Learner
 from training.tiny_v41.model.weights import first_weights
 from training.tiny_v41.pair import Pair, Shared
@@ -34,22 +34,29 @@ class NoModel(RuntimeError):
 
 
 def begin_or_continue(options: RunOptions) -> tuple[Progress, AnyLearner]:
-    """From the newest checkpoint, else from the seed; a draft module from the model's newest one.
+    """From the newest checkpoint, else from the seed; a draft module with the model's newest one.
 
     Raises: NoModel.
     """
+    model = _model_of(options) if options.part == "draft" else None
     newest = newest_checkpoint(options.directory / CHECKPOINTS)
     if newest is not None:
         progress, weights, state = load_checkpoint(newest)
+        if model is not None:
+            weights |= {n: w for n, w in model.items() if not n.startswith(DRAFT_PREFIX)}
         return progress, _learner(options, weights, state)
-    if options.part == "model":
-        twins = twins_of(options.directory / TEXT_FILES)
-        weights = first_weights(options.fields, options.seed, twins)
-        return Progress(), _learner(options, weights, None)
-    model = newest_checkpoint(options.directory.parent / CHECKPOINTS)
     if model is None:
+        twins = twins_of(options.directory / TEXT_FILES)
+        model = first_weights(options.fields, options.seed, twins)
+    return Progress(), _learner(options, model, None)
+
+
+def _model_of(options: RunOptions) -> dict[str, torch.Tensor]:
+    """Weights that a draft module learns to guess: the model may have learned more since."""
+    newest = newest_checkpoint(options.directory.parent / CHECKPOINTS)
+    if newest is None:
         raise NoModel(f"{options.directory.parent / CHECKPOINTS} has no checkpoint")
-    return Progress(), _learner(options, load_checkpoint(model)[1], None)
+    return load_checkpoint(newest)[1]
 
 
 def _learner(

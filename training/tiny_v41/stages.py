@@ -18,6 +18,7 @@ _ALL: Mapping[str, float] = {
     "shapes": 4.0,
 }
 _LONG: Mapping[str, float] = {**_ALL, "recall": 1.8}
+_RECALLS: Mapping[str, float] = {**_ALL, "recall": 3.0}
 
 
 @dataclass(frozen=True)
@@ -64,11 +65,19 @@ STAGES: tuple[Stage, ...] = (
         "last", 1_800_000, 4096, 8192, (1e-3, 2e-5), (0.009, 0.0002), shares=_LONG, selects=True,
         prompt_weight=0.02, balance_rate=0.0005,
     ),
+    Stage(
+        "again", 1_500_000, 4096, 8192, (6e-4, 2e-5), (0.0055, 0.0002), shares=_RECALLS,
+        selects=True, prompt_weight=0.02, warmup_steps=10, balance_rate=0.0005,
+    ),
 )  # fmt: skip
 DRAFT_STAGES: tuple[Stage, ...] = (
     Stage(
         "draft", 2_000_000, 512, 4096, (3e-3, 5e-5), (0.03, 0.0005), selects=True,
         warmup_steps=50, balance_rate=0.001,
+    ),
+    Stage(
+        "draft again", 4_000_000, 512, 4096, (2e-3, 2e-5), (0.02, 0.0002), selects=True,
+        warmup_steps=20, balance_rate=0.0005,
     ),
 )  # fmt: skip
 """Of the draft module, behind all others."""

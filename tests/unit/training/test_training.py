@@ -106,6 +106,11 @@ def test_a_draft_module_learns_beside_a_model_that_stays(tmp_path: Path, text_fi
     model, drafted = trained(tmp_path)[2], trained(tmp_path / "draft")[2]
     moved = {name for name, value in model.items() if not torch.equal(value, drafted[name])}
     assert moved == {name for name in model if name.startswith("mtp.")}
+    run(tmp_path, text_files, 1)
+    run(tmp_path / "draft", text_files, 1, part="draft")
+    model, drafted = trained(tmp_path)[2], trained(tmp_path / "draft")[2]
+    moved = {name for name, value in model.items() if not torch.equal(value, drafted[name])}
+    assert moved == {name for name in model if name.startswith("mtp.")}, "the model has learned on"
 
 
 def test_an_export_is_a_model_that_the_engine_loads(tmp_path: Path, text_files: Path) -> None:
