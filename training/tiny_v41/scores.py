@@ -2,7 +2,8 @@
 
 The fleet must serve rorqual-tiny-v41 (or whatever --model names). With --bare DIR the engine is
 asked too, without a fleet, and a further line says how many answers are the same, word for word;
-with --bare-only just the engine.
+with --bare-only just the engine. With --decode-metrics URL (/metrics of the one decode instance)
+lines say how many tokens a round of checked guesses gave, by family and in all.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from typing import Any
 
 import httpx
 from PIL import Image
+from prometheus_client.parser import text_string_to_metric_families
 
 from bench.report import emit
 from training.tiny_v41.bare import BareAnswers
@@ -39,6 +41,9 @@ GOALS: Mapping[str, float] = {
 }
 _RECALL_TOKENS = (1000, 2000, 4000, 8000)
 _TIMEOUT_S = 300.0
+_ACCEPTED_GOAL = 2.5
+_REPORT_S = 3.0
+"""An instance reports every second."""
 
 
 @dataclass(frozen=True)
@@ -108,6 +113,45 @@ def report(name: str, group: Group, messages: Sequence[Json]) -> bool:
     )
 
 
+@dataclass(frozen=True)
+class Guesses:
+    """What a decode instance has counted since its start."""
+
+    num_rounds: int = 0
+    """Steps of one sequence that checked guesses"""
+    num_taken: int = 0
+
+    @property
+    def accepted_length(self) -> float:
+        """Tokens a round, the model's own included."""
+        return 1 + self.num_taken / max(1, self.num_rounds)
+
+    def since(self, before: Guesses) -> Guesses:
+        return Guesses(self.num_rounds - before.num_rounds, self.num_taken - before.num_taken)
+
+
+async def guesses_of(client: httpx.AsyncClient, url: str | None) -> Guesses:
+    """From Prometheus metrics, once they tell of what has ended; none without a URL."""
+    if url is None:
+        return Guesses()
+    await asyncio.sleep(_REPORT_S)
+    text = (await client.get(url)).raise_for_status().text
+    families = text_string_to_metric_families(text)
+    values = {sample.name: int(sample.value) for family in families for sample in family.samples}
+    return Guesses(
+        values["rorqual_decode_guess_rounds_total"], values["rorqual_decode_taken_guesses_total"]
+    )
+
+
+def report_guesses(name: str, found: Guesses, goal: float | None = None) -> bool:
+    """A line with the accepted length; none where nothing was guessed."""
+    if not found.num_rounds:
+        return True
+    return emit(
+        f"accepted {name}", found.accepted_length, "tokens", goal=goal, rounds=found.num_rounds
+    )
+
+
 def said(message: Mapping[str, Any]) -> tuple[str, list[tuple[str, Any]]]:
     """What counts of a message: content and calls."""
     return message.get("content") or "", calls_of(message)
@@ -118,6 +162,7 @@ async def run(args: argparse.Namespace) -> bool:
     limit, is_met = asyncio.Semaphore(args.at_once), True
     bare = BareAnswers(args.bare) if args.bare else None
     async with httpx.AsyncClient(base_url=args.url, timeout=_TIMEOUT_S) as client:
+        begun = last = await guesses_of(client, args.decode_metrics)
         for group in held_out(args.seed, args.count):
             found = [bare.ask(group.exercises)] if bare else []
             if bare:
@@ -130,6 +175,9 @@ async def run(args: argparse.Namespace) -> bool:
                 is_met &= emit(
                     f"same answers {group.name}", sum(same) / len(same), "share", goal=1.0
                 )
+            before, last = last, await guesses_of(client, args.decode_metrics)
+            report_guesses(group.name, last.since(before))
+        is_met &= report_guesses("all", last.since(begun), _ACCEPTED_GOAL)
     return is_met
 
 
@@ -142,6 +190,7 @@ def main() -> None:
     parser.add_argument("--at-once", type=int, default=8)
     parser.add_argument("--bare", type=Path, help="model directory for an engine in this process")
     parser.add_argument("--bare-only", action="store_true", help="ask no fleet")
+    parser.add_argument("--decode-metrics", metavar="URL", help="of the decode instance")
     args = parser.parse_args()
     if args.bare_only and not args.bare:
         parser.error("--bare-only needs --bare DIR: nobody would be asked")
