@@ -141,6 +141,15 @@ def test_the_collector_listens_where_the_services_send() -> None:
             assert set(pipeline[kind]) <= config[kind].keys()
 
 
+def test_the_collector_starts_with_the_pauses_it_is_given() -> None:
+    """It refuses tries that end before the longest pause, which is 30 s by default."""
+    config = yaml.safe_load((ROOT / "deploy/otel-collector.yaml").read_text())
+    retry = config["exporters"]["otlp/jaeger"]["retry_on_failure"]
+    names = ("initial_interval", "max_interval", "max_elapsed_time")
+    pauses_s = [float(retry[name].removesuffix("s")) for name in names]
+    assert pauses_s == sorted(pauses_s)
+
+
 @pytest.mark.parametrize("service", SERVICES)
 def test_a_service_sees_the_files_of_its_own_identity_only(service: str) -> None:
     folder = COMPOSE["x-environment"]["RORQUAL_SECRETS_DIR"]
