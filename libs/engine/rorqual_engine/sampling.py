@@ -80,7 +80,7 @@ def sample(
 ) -> SampledTokens:
     """Chooses one token a row.
 
-    logits: float32 [B, vocab], left unchanged
+    logits: float32 [B, vocab], on the CPU also bfloat16; left unchanged
     bitmask: int32 [B, ceil(vocab / 32)], bit set = token allowed (xgrammar's format); rows
         without constraint are all ones. At least one token of a row must be allowed. It outranks
         the editors.
@@ -117,7 +117,7 @@ def _edited_rows(
     active = [(row, e) for row, e in enumerate(editors) if e is not None and e.is_active]
     if not active:
         return {}
-    copies = logits[[row for row, _ in active]]
+    copies = logits[[row for row, _ in active]].float()
     for copy, (_, editor) in zip(copies, active, strict=True):
         editor.apply(copy)
     return {row: copies[place] for place, (row, _) in enumerate(active)}
@@ -173,7 +173,7 @@ def score(
 ) -> list[RowLogprobs]:
     """The log probabilities of one token a row and of its row's num_top likeliest.
 
-    logits: float32 [B, vocab]
+    logits: float32 or bfloat16 [B, vocab]
     """
     found = score_rows(logits.cpu(), token_ids, num_top)
     return [RowLogprobs(*scores) for scores in found]

@@ -9,7 +9,7 @@ from itertools import accumulate, pairwise
 from operator import mul
 from typing import Literal, NamedTuple
 
-DrafterName = Literal["none", "ngram", "dspark"]
+DrafterName = Literal["auto", "none", "ngram", "dspark"]
 GuessSchedule = Literal["current", "lagged", "fixed"]
 """What the number of guesses that a step checks follows: the confidences of these very guesses,
 those of LAG_STEPS steps before, or nothing: all are checked."""

@@ -135,10 +135,10 @@ class ModelSettings(BaseSettings):
         description="matrices stored in 8 or 4 bits stay so in memory: less of it, slower steps",
     )
     drafts: bool = Field(
-        False,
+        True,
         validation_alias="RORQUAL_DRAFTS",
-        description="the checkpoint's draft module is loaded and kept up with every row: "
-        "for prefill and decode alike",
+        description="the draft module of a checkpoint that has one is loaded and kept up with "
+        "every row: for prefill and decode alike",
     )
     expert_ranks: int = Field(
         1,

@@ -22,11 +22,16 @@ class PageGrowth:
 
     def ready(self, sequences: Sequence[Running]) -> list[Running]:
         """Those that can take a step; the others find no pages. What is free goes to the oldest."""
-        short = [sequence for sequence in sequences if self.num_wanted(sequence)]
+        short = [s for s in sequences if self._may_be_short(s) and self.num_wanted(s)]
         if not short:
             return list(sequences)
         waiting = {id(sequence) for sequence in sorted(short, key=age) if not self._grow(sequence)}
         return [sequence for sequence in sequences if id(sequence) not in waiting]
+
+    def _may_be_short(self, sequence: Running) -> bool:
+        """Said of few, and cheaply: every step asks it of every sequence."""
+        num_held = len(sequence.pages) * self._cache.layout.page_tokens
+        return sequence.chunk.start + self._num_rows > num_held
 
     def num_wanted(self, sequence: Running) -> int:
         """Pages without which it can't take its next step."""

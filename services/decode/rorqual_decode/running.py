@@ -67,6 +67,8 @@ class Running:
     """The next rows to run; valid once the first token is there."""
     has_forced: bool = False
     """The next step's guesses are its grammar's."""
+    num_right: int = 0
+    """Guesses of the last step that were taken."""
     num_misspelt: int = 0
     """Steps one after the other in which no token of forced text was spelt as guessed."""
     is_cancelled: bool = False
@@ -151,6 +153,7 @@ class Running:
     def end_step(self, token_ids: Sequence[int]) -> None:
         """A step gave these: the rows they were drawn behind count as run, later ones do not."""
         chunk = self.chunk
+        self.num_right = len(token_ids) - 1
         row_ids = [int(token_id) for token_id in chunk.token_ids[: len(token_ids)]]
         self.completed = list(self._completed_by(row_ids))
         if self.has_forced:

@@ -133,7 +133,7 @@ def draw_tokens(logits: torch.Tensor, walks: Sequence[Walk], draws: Draws) -> No
     """Give every sequence its next tokens: one, and one more for each guess that turns out to be
     the token drawn.
 
-    logits: float32 [rows of all walks, vocab]; draws: of all walks
+    logits: [rows of all walks, vocab], as `sample` takes them; draws: of all walks
     """
     going = walks
     while going:
@@ -148,7 +148,7 @@ def draw_tokens(logits: torch.Tensor, walks: Sequence[Walk], draws: Draws) -> No
 def choose_tokens(logits: torch.Tensor, sequences: Sequence[Running]) -> list[Emission]:
     """`draw_tokens` of these, from the beginning.
 
-    logits: float32 [rows of all sequences, vocab]
+    logits: [rows of all sequences, vocab]
     """
     walks = begin_walks(sequences)
     draw_tokens(logits, walks, prepare_draws(walks, logits.shape[1]))

@@ -29,7 +29,9 @@ class DecodeSettings(StoreSettings, ModelSettings):
     )
     max_running: int = Field(64, gt=0, description="generations that run at a time")
     drafter: DrafterName = Field(
-        "none", description="who guesses tokens for a step to check: none, ngram or dspark"
+        "auto",
+        description="who guesses tokens for a step to check: none, ngram or dspark; "
+        "auto: dspark where a draft module is loaded, else none",
     )
     num_guesses: int = Field(
         5, ge=1, le=MOST_GUESSES, description="most guesses about one sequence a step"

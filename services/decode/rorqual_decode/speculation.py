@@ -18,6 +18,7 @@ from rorqual_policy.draft_budget import (
     choose_pause_steps,
     survivals,
 )
+from rorqual_policy.draft_trust import full_trust, note_verdicts, trusted_chances
 
 from rorqual_decode.generation import GenerationKey
 from rorqual_decode.running import Running
@@ -46,6 +47,9 @@ class Speculation:
             raise ValueError(f"schedule {schedule} needs a profile of steps")
         self._drafter, self._schedule, self._profile = drafter, schedule, profile
         self._past: deque[dict[GenerationKey, Chances]] = deque(maxlen=LAG_STEPS)
+        self._trust = full_trust(MOST_GUESSES)
+        self._checked: list[tuple[Running, Sequence[float]]] = []
+        """By the last step, with their confidences."""
         self._guessing_s = 0.0
         self._num_paused = self._last_pause = 0
 
@@ -59,12 +63,20 @@ class Speculation:
         if self._num_paused:
             self._num_paused -= 1
             return
+        self._learn()
         found = self._ask(asked)
         num_rows = sum(sequence.num_rows for sequence in sequences)
         lengths = self._choose_lengths(asked, found, num_rows)
         for sequence, guesses, length in zip(asked, found, lengths, strict=True):
             if length:
                 sequence.propose(guesses.token_ids[:length])
+                self._checked.append((sequence, guesses.confidences[:length]))
+
+    def _learn(self) -> None:
+        """What became of the last guesses that were checked."""
+        verdicts = [(confidences, sequence.num_right) for sequence, confidences in self._checked]
+        self._trust = note_verdicts(self._trust, verdicts)
+        self._checked = []
 
     def _ask(self, asked: Sequence[Running]) -> list[Guesses]:
         began_s = time.perf_counter()
@@ -79,7 +91,7 @@ class Speculation:
     ) -> list[int]:
         if self._profile is None or self._schedule == "fixed":
             return [len(guesses.token_ids) for guesses in found]
-        chances = [survivals(guesses.confidences) for guesses in found]
+        chances = [survivals(trusted_chances(self._trust, g.confidences)) for g in found]
         known = chances if self._schedule == "current" else self._lagged(asked, chances)
         budget = choose_budget(known, num_rows, self._profile, self._guessing_s)
         if any(chances):

@@ -171,7 +171,7 @@ class PrefillEngine:
         started_s = time.perf_counter()
         chunks = [prompt.chunk(num_tokens) for prompt, num_tokens in planned]
         with torch.inference_mode():
-            logits = self._model.forward(chunks, self._cache).cpu().numpy()
+            logits = self._model.forward(chunks, self._cache).float().cpu().numpy()
             for prompt, num_tokens in planned:
                 prompt.save_window(self._model, self._cache, num_tokens)
         took_s = time.perf_counter() - started_s

@@ -152,6 +152,22 @@ def test_a_schedule_that_knows_its_guesses_are_poor_checks_fewer(model: MarkovMo
     assert 0 < num_guessed[1] <= 4 < num_guessed[2]
 
 
+def test_a_drafter_that_is_sure_and_wrong_is_soon_checked_no_more(model: MarkovModel) -> None:
+    """Its confidences alone would have every guess checked."""
+
+    def beside(request: GuessRequest, count: int) -> tuple[list[int], list[float]]:
+        ids, _ = omniscient(request, count)
+        return [(token_id + 1) % VOCAB for token_id in ids], [0.99] * count
+
+    wrong = FunctionDrafter(3, beside)
+    options = {"temperature": 1.0, "max_new_tokens": 60}
+    speculation = Speculation(wrong, "current", StepProfile((1, 100), (1.0, 30.0)))
+    answers = generate(
+        model, [sequence(n, wrong, seed=n, **options) for n in range(4)], speculation
+    )
+    assert 0 < sum(answer.num_guessed for answer in answers) <= 4 * 3 * 4
+
+
 def test_a_schedule_needs_a_profile() -> None:
     with pytest.raises(ValueError, match="needs a profile"):
         Speculation(NgramDrafter(3), "current")

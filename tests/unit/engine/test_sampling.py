@@ -9,6 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from rorqual_engine.grammar import new_bitmask
+from rorqual_engine.logit_rules import LogitRules, make_editor
 from rorqual_engine.sampling import SamplingState, sample, uniforms
 
 VOCAB = 300
@@ -163,6 +164,27 @@ def test_masked_tokens_are_never_chosen() -> None:
     assert ids[1] == 69
     assert ids[2] in (1, 2)
     assert torch.equal(before, logits)
+
+
+@pytest.mark.parametrize("vocab", [VOCAB, 1027])
+def test_bf16_logits_are_drawn_and_scored_as_the_same_ones_in_fp32(vocab: int) -> None:
+    halves = torch.randn(6, vocab, generator=torch.Generator().manual_seed(vocab)).bfloat16()
+    bitmask = new_bitmask(6, vocab)
+    bitmask[4, ::2] = 0
+    states = [
+        SamplingState(num_logprobs=5),
+        SamplingState(1.0, seed=2),
+        SamplingState(0.8, top_p=0.7, seed=3, num_logprobs=3),
+        SamplingState(2.0, top_k=9, seed=4),
+        SamplingState(1.0, min_p=0.2, seed=5),
+        SamplingState(),
+    ]
+    rules = LogitRules(logit_bias=((3, 4.5), (7, -2.0)))
+    editors = [None] * 5 + [make_editor(rules, [], [])]
+    found = sample(halves, states, bitmask, editors)
+    expected = sample(halves.float(), states, bitmask, editors)
+    assert found.ids.tolist() == expected.ids.tolist()
+    assert found.logprobs == expected.logprobs
 
 
 def test_logprobs_are_of_the_unmodified_distribution() -> None:

@@ -19,6 +19,7 @@ from rorqual_engine.kernels.simd import (
     keep_above,
     keep_below,
     keep_bits,
+    load_bf16,
     load_f32,
     load_f64,
     load_i64,
@@ -28,6 +29,7 @@ from rorqual_engine.kernels.simd import (
     vadd,
     vexp,
     vload,
+    vload_bf16,
     vmax,
     vmul,
     vstore,
@@ -35,9 +37,9 @@ from rorqual_engine.kernels.simd import (
 )
 
 (
-    NEXT, NUM_ROWS, VOCAB, ROWS, MASKS, INVERSE, TOP_K, TOP_P, MIN_P, NOISE, TARGET,
-) = range(11)  # fmt: skip
-NUM_SLOTS = 11
+    NEXT, NUM_ROWS, VOCAB, ROWS, HALVES, MASKS, INVERSE, TOP_K, TOP_P, MIN_P, NOISE, TARGET,
+) = range(12)  # fmt: skip
+NUM_SLOTS = 12
 
 BLOCK = 256
 """Tokens whose maximum and mass are known as such."""
@@ -55,8 +57,9 @@ are not looked at."""
 
 
 def choose_rows(args):
-    """ROWS: addresses of fp32 [vocab]; MASKS: of bit sets, 0 = everything allowed; INVERSE fp32:
-    1 / temperature, 0 = greedy; TOP_K int64; TOP_P, MIN_P, NOISE fp64; TARGET int64: the tokens.
+    """ROWS: addresses of [vocab]; HALVES int64: 1 = a row is bf16, 0 = fp32; MASKS: addresses of
+    bit sets, 0 = everything allowed; INVERSE fp32: 1 / temperature, 0 = greedy; TOP_K int64;
+    TOP_P, MIN_P, NOISE fp64; TARGET int64: the tokens.
     """
     num_rows, vocab = load_i64(args, NUM_ROWS), load_i64(args, VOCAB)
     num_blocks = (vocab + BLOCK - 1) // BLOCK
@@ -66,34 +69,41 @@ def choose_rows(args):
         row = fetch_add(args, 1)
         if row >= num_rows:
             break
-        source, mask = load_i64(load_i64(args, ROWS), row), load_i64(load_i64(args, MASKS), row)
+        source, half = load_i64(load_i64(args, ROWS), row), load_i64(load_i64(args, HALVES), row)
+        mask = load_i64(load_i64(args, MASKS), row)
         inverse = load_f32(load_i64(args, INVERSE), row)
         top_k, top_p = load_i64(load_i64(args, TOP_K), row), load_f64(load_i64(args, TOP_P), row)
         min_p, noise = load_f64(load_i64(args, MIN_P), row), load_f64(load_i64(args, NOISE), row)
-        peak, block = find_peaks(source, mask, vocab, peaks)
+        peak, block = find_peaks(source, half, mask, vocab, peaks)
         if not inverse > 0:
-            token = _first_of(source, mask, vocab, block, peak)
+            token = _first_of(source, half, mask, vocab, block, peak)
         elif top_k <= 0 and top_p >= 1.0 and min_p <= 0.0:
-            total = weigh(source, mask, vocab, peak, inverse, room, masses)
-            token = _walk(source, mask, vocab, peak, inverse, room, masses, noise * total)
+            total = weigh(source, half, mask, vocab, peak, inverse, room, masses)
+            token = _walk(source, half, mask, vocab, peak, inverse, room, masses, noise * total)
         else:
-            token = _draw_cut(source, mask, vocab, peak, inverse, peaks, top_k, top_p, min_p,
+            token = _draw_cut(source, half, mask, vocab, peak, inverse, peaks, top_k, top_p, min_p,
                               noise)  # fmt: skip
         store_i64(load_i64(args, TARGET), row, token)
 
 
 @njit
-def _load(source, mask, at, vocab, last):
+def load_logit(source, half, token):
+    """As fp32, whatever the row is."""
+    return load_bf16(source, token) if half != 0 else load_f32(source, token)
+
+
+@njit
+def _load(source, half, mask, at, vocab, last):
     """16 logits from `at` on; forbidden ones, and lanes past the end, are minus infinity.
 
     last: address of 16 floats, room for the logits of the last, incomplete vector.
     """
     forbidden = splat(types.float32(-np.inf))
     if at + LANES <= vocab:
-        values = vload(source, at)
+        values = vload_bf16(source, at) if half != 0 else vload(source, at)
     else:
         for lane in range(min(LANES, vocab - at)):
-            store_f32(last, lane, load_f32(source, at + lane))
+            store_f32(last, lane, load_logit(source, half, at + lane))
         values = keep_below(vload(last, 0), at, vocab, forbidden)
     if mask != 0:
         values = keep_bits(values, mask, at, forbidden)
@@ -101,7 +111,7 @@ def _load(source, mask, at, vocab, last):
 
 
 @njit
-def find_peaks(source, mask, vocab, peaks):
+def find_peaks(source, half, mask, vocab, peaks):
     """Every block's largest logit; returns the largest of all and the first block that has it."""
     last = np.zeros(LANES, np.float32)
     best, best_block = types.float32(LOWEST), 0
@@ -109,7 +119,7 @@ def find_peaks(source, mask, vocab, peaks):
         start = block * BLOCK
         largest = splat(types.float32(LOWEST))
         for at in range(start, min(start + BLOCK, vocab), LANES):
-            largest = vmax(largest, _load(source, mask, at, vocab, last.ctypes.data))
+            largest = vmax(largest, _load(source, half, mask, at, vocab, last.ctypes.data))
         peaks[block] = hmax(largest)
         if peaks[block] > best:
             best, best_block = peaks[block], block
@@ -117,12 +127,12 @@ def find_peaks(source, mask, vocab, peaks):
 
 
 @njit
-def _first_of(source, mask, vocab, block, value):
+def _first_of(source, half, mask, vocab, block, value):
     """The first token of the block with this logit."""
     last = np.zeros(LANES, np.float32)
     found = np.empty(LANES, np.float32)
     for at in range(block * BLOCK, vocab, LANES):
-        vstore(found.ctypes.data, 0, _load(source, mask, at, vocab, last.ctypes.data))
+        vstore(found.ctypes.data, 0, _load(source, half, mask, at, vocab, last.ctypes.data))
         for lane in range(LANES):
             if found[lane] == value:
                 return at + lane
@@ -130,7 +140,7 @@ def _first_of(source, mask, vocab, block, value):
 
 
 @njit
-def _weigh_block(source, mask, vocab, block, peak, inverse, scaled, weights):
+def _weigh_block(source, half, mask, vocab, block, peak, inverse, scaled, weights):
     """A block's logits over temperature below their maximum, and their exponentials; returns the
     sum of these. scaled, weights: fp32 [BLOCK], addresses."""
     last = np.zeros(LANES, np.float32)
@@ -138,7 +148,7 @@ def _weigh_block(source, mask, vocab, block, peak, inverse, scaled, weights):
     nothing = splat(types.float32(NOTHING))
     total, start = zero, block * BLOCK
     for at in range(start, min(start + BLOCK, vocab), LANES):
-        values = vmul(vsub(_load(source, mask, at, vocab, last.ctypes.data), top), factor)
+        values = vmul(vsub(_load(source, half, mask, at, vocab, last.ctypes.data), top), factor)
         weight = keep_above(vexp(values), values, nothing, zero)
         vstore(scaled, at - start, values)
         vstore(weights, at - start, weight)
@@ -147,18 +157,19 @@ def _weigh_block(source, mask, vocab, block, peak, inverse, scaled, weights):
 
 
 @njit
-def weigh(source, mask, vocab, peak, inverse, room, masses):
+def weigh(source, half, mask, vocab, peak, inverse, room, masses):
     """The weight of every block; returns that of all. room: fp32 [2 * BLOCK]"""
     total = 0.0
     for block in range(len(masses)):
         at = room.ctypes.data
-        masses[block] = _weigh_block(source, mask, vocab, block, peak, inverse, at, at + 4 * BLOCK)
+        masses[block] = _weigh_block(source, half, mask, vocab, block, peak, inverse, at,
+                                     at + 4 * BLOCK)  # fmt: skip
         total += masses[block]
     return total
 
 
 @njit
-def _walk(source, mask, vocab, peak, inverse, room, masses, target):
+def _walk(source, half, mask, vocab, peak, inverse, room, masses, target):
     """The first token at which the mass passes the target, else the last that weighs anything."""
     passed, block, heavy = 0.0, 0, 0
     while block < len(masses) - 1 and passed + masses[block] <= target:
@@ -170,7 +181,7 @@ def _walk(source, mask, vocab, peak, inverse, room, masses, target):
     last = 0
     for number in range(block, len(masses)):
         at = room.ctypes.data
-        _weigh_block(source, mask, vocab, number, peak, inverse, at, at + 4 * BLOCK)
+        _weigh_block(source, half, mask, vocab, number, peak, inverse, at, at + 4 * BLOCK)
         for lane in range(min(BLOCK, vocab - number * BLOCK)):
             weight = room[BLOCK + lane]
             passed += weight
@@ -182,7 +193,7 @@ def _walk(source, mask, vocab, peak, inverse, room, masses, target):
 
 
 @njit
-def _draw_cut(source, mask, vocab, peak, inverse, peaks, top_k, top_p, min_p, noise):
+def _draw_cut(source, half, mask, vocab, peak, inverse, peaks, top_k, top_p, min_p, noise):
     """The token that noise names in the cut distribution.
 
     Order everywhere: by scaled descending, then by token id.
@@ -193,7 +204,7 @@ def _draw_cut(source, mask, vocab, peak, inverse, peaks, top_k, top_p, min_p, no
     for block in range(num_blocks):
         at = 4 * block * BLOCK
         to, weights_to = all_scaled.ctypes.data + at, all_weights.ctypes.data + at
-        total += _weigh_block(source, mask, vocab, block, peak, inverse, to, weights_to)
+        total += _weigh_block(source, half, mask, vocab, block, peak, inverse, to, weights_to)
     scaled, weights = all_scaled[:vocab], all_weights[:vocab]
     near = _near_tokens(scaled, peaks, peak, inverse)
     near_scaled, near_weights = scaled[near], weights[near]

@@ -51,13 +51,14 @@ def choose_ids(
 ) -> Int64Array:
     """[B], one token a row.
 
-    logits: fp32 [B, vocab]; replaced: rows that stand in for those of the same number
+    logits: fp32 or bf16 [B, vocab]; replaced: fp32 rows that stand in for those of the same number
     bitmask: int32 [B, ceil(vocab / 32)], bit set = allowed
     """
     logits = _with_near_elements(logits)
     row_at, mask_at = _addresses(logits), np.zeros(len(logits), np.int64)
+    is_half = np.full(len(logits), _is_half(logits), np.int64)
     for row, copy in replaced.items():
-        row_at[row] = copy.data_ptr()
+        row_at[row], is_half[row] = copy.data_ptr(), 0
     if bitmask is not None:
         bitmask = bitmask.contiguous()
         mask_at = _addresses(bitmask)
@@ -65,6 +66,7 @@ def choose_ids(
     args = np.zeros(choose.NUM_SLOTS, np.int64)
     args[choose.NUM_ROWS], args[choose.VOCAB] = logits.shape
     args[choose.ROWS], args[choose.MASKS] = row_at.ctypes.data, mask_at.ctypes.data
+    args[choose.HALVES] = is_half.ctypes.data
     args[choose.INVERSE : choose.NOISE + 1] = [column.ctypes.data for column in columns]
     args[choose.TARGET] = ids.ctypes.data
     _kernel(choose.choose_rows)(args.ctypes.data, _num_threads(logits))
@@ -77,7 +79,7 @@ def score_rows(
     """Of one token a row, and of the num_top likeliest of the row, likeliest first, the lower id
     first among equals.
 
-    logits: fp32 [B, vocab]
+    logits: fp32 or bf16 [B, vocab]
     """
     logits = _with_near_elements(logits)
     num_rows, vocab = logits.shape
@@ -87,8 +89,10 @@ def score_rows(
     top_ids, top = np.empty(ends[-1], np.int64), np.empty(ends[-1], np.float64)
     args = np.zeros(score.NUM_SLOTS, np.int64)
     args[score.NUM_ROWS], args[score.VOCAB] = num_rows, vocab
-    columns = (_addresses(logits), chosen, ends, found, top_ids, top)
-    args[score.ROWS : score.TOP_LOGPROBS + 1] = [column.ctypes.data for column in columns]
+    row_at = _addresses(logits)
+    args[score.ROWS], args[score.HALF] = row_at.ctypes.data, _is_half(logits)
+    columns = (chosen, ends, found, top_ids, top)
+    args[score.CHOSEN : score.TOP_LOGPROBS + 1] = [column.ctypes.data for column in columns]
     _kernel(score.score_rows)(args.ctypes.data, _num_threads(logits))
     firsts = [0, *ends[:-1].tolist()]
     return [
@@ -99,6 +103,11 @@ def score_rows(
 
 def _num_threads(rows: torch.Tensor) -> int:
     return max(1, min(len(rows), torch.get_num_threads()))
+
+
+def _is_half(logits: torch.Tensor) -> bool:
+    assert logits.dtype in (torch.float32, torch.bfloat16)
+    return logits.dtype == torch.bfloat16
 
 
 def _with_near_elements(logits: torch.Tensor) -> torch.Tensor:

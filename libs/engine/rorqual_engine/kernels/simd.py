@@ -116,6 +116,18 @@ def load_f32(typingctx, address, offset):
 
 
 @intrinsic
+def load_bf16(typingctx, address, offset):
+    """As fp32."""
+
+    def codegen(context, builder, signature, args):
+        half = builder.load(pointer_to(builder, args[0], args[1], _I16))
+        bits = builder.shl(builder.zext(half, _I32), ir.Constant(_I32, 16))
+        return builder.bitcast(bits, _F32)
+
+    return types.float32(types.int64, types.int64), codegen
+
+
+@intrinsic
 def load_f64(typingctx, address, offset):
     def codegen(context, builder, signature, args):
         return builder.load(pointer_to(builder, args[0], args[1], ir.DoubleType()))

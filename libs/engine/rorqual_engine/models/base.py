@@ -37,9 +37,10 @@ class CausalModel(ABC):
 
     @abstractmethod
     def forward(self, chunks: Sequence[SequenceChunk], cache: PagedKvCache) -> torch.Tensor:
-        """Runs the chunks, writes their KV, returns fp32 logits [num wanting, vocab_size].
+        """Runs the chunks, writes their KV, returns logits [num wanting, vocab_size].
 
-        Logits come in the order of the chunks that want them. A row's result depends only on its
+        Logits come in the order of the chunks that want them, in fp32 or, on the CPU, in bf16
+        where the head gives no more than that. A row's result depends only on its
         own sequence, never on chunking or on what else is in the batch (bf16 on CPU; elsewhere
         up to rounding). Call from one thread at a time. Raises: BadChunk.
         """

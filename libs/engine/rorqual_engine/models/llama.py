@@ -155,10 +155,11 @@ class LlamaModel(CausalModel):
             delta = layer.down(step.gate(layer.gate_up(normed)))
         assert delta is not None
         if not len(batch.logits_rows):
-            return hidden.new_empty((0, self.vocab_size), dtype=torch.float32)
+            return hidden.new_empty((0, self.vocab_size))
         wanted = torch.from_numpy(batch.logits_rows).to(self.device)
         last = step.add_norm(hidden[wanted], delta[wanted], self._norm)
-        return self._head(last).float()
+        logits = self._head(last)
+        return logits if self.device.type == "cpu" else logits.float()
 
 
 def _check_shapes(config: LlamaConfig, weights: Weights) -> None:
