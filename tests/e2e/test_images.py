@@ -15,7 +15,8 @@ from tests.e2e.seeing import SeeingClient, SeeingOracle, data_url, image_part, t
 from tests.support.fleet import RunningFleet, running_fleet
 from tests.support.model import random_v41_dir
 from tests.support.pictures import picture_file
-from tests.support.waiting import WAIT_S
+from tests.support.span_collector import CollectedSpan, SpanCollector, span_collector
+from tests.support.waiting import WAIT_S, until_blocking
 from tests.support.web_server import WebServer, answer, web_server
 
 FILES = {seed: picture_file(seed, 150 + 10 * seed, 130) for seed in range(1, 8)}
@@ -23,6 +24,18 @@ URLS = {seed: data_url(data) for seed, data in FILES.items()}
 _OF_THE_SAME_SIZE = picture_file(40, 180, 130)
 """As FILES[3]."""
 _LONG = " river" * 300
+ASKED = {
+    ("", "chat random-v41"),
+    ("gateway", "recipe.encode"),
+    ("gateway", "router.submit"),
+    ("recipe", "vision.prepare"),
+    ("router", "vision.encode_at"),
+    ("router", "kvmeta.match"),
+    ("router", "grammar.compile"),
+    ("router", "prefill.assign"),
+    ("prefill", "decode.handover"),
+}
+"""Who has whom do what, for a long prompt with an image and a shape of its answer."""
 
 
 @pytest.fixture(scope="module")
@@ -31,10 +44,19 @@ def model_dir() -> Path:
 
 
 @pytest.fixture(scope="module")
+def collector() -> Iterator[SpanCollector]:
+    with span_collector() as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
 def seeing_fleet(
-    model_dir: Path, tmp_path_factory: pytest.TempPathFactory
+    model_dir: Path, collector: SpanCollector, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[RunningFleet]:
-    env = {"RORQUAL_VISION_ALLOWED_NETWORKS": "127.0.0.0/8"}
+    env = {
+        "RORQUAL_VISION_ALLOWED_NETWORKS": "127.0.0.0/8",
+        "RORQUAL_OTLP_ENDPOINT": collector.endpoint,
+    }
     home = tmp_path_factory.mktemp("seeing")
     with running_fleet(home, model=str(model_dir), env=env, vision=2) as running:
         yield running
@@ -225,6 +247,33 @@ def test_low_detail_and_many_images(client: SeeingClient, oracle: SeeingOracle) 
     files = [picture_file(s, 90, 90) for s in range(20, 32)]
     found = client.ask(many, max_tokens=4)
     assert found.output_ids == oracle.answer(client.prompt_ids(many), files, 4)
+
+
+def test_a_request_that_needs_everybody_is_one_tree_at_the_collector(
+    client: SeeingClient, collector: SpanCollector
+) -> None:
+    schema = {"type": "object", "properties": {"seen": {"type": "boolean"}}, "required": ["seen"]}
+    shape = {"type": "json_schema", "json_schema": {"name": "seen", "schema": schema}}
+    messages = user(image_part(URLS[1]), text_part("is it seen?" + _LONG))
+    reply = client.chat(messages, response_format=shape)
+    assert reply.status_code == 200, reply.text
+    request_id = reply.headers["x-request-id"]
+    until_blocking(
+        lambda: is_whole(asked(collector.trace_of(request_id))),
+        lambda: f"{ASKED ^ asked(collector.trace_of(request_id))}",
+    )
+
+
+def is_whole(found: set[tuple[str, str]]) -> bool:
+    """Everybody was asked, and by somebody who is in the same tree."""
+    return found >= ASKED and not any(asker == "" for asker, _ in found - ASKED)
+
+
+def asked(spans: list[CollectedSpan]) -> set[tuple[str, str]]:
+    """(service, what it had another one do); the service is empty where the parent is missing."""
+    services = {span.span_id: span.service for span in spans}
+    edges = {(services.get(span.parent_id, ""), span.name, span.service) for span in spans}
+    return {(asker, name) for asker, name, service in edges if asker != service}
 
 
 def test_images_are_replayed_where_a_window_is_gone(

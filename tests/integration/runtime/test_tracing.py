@@ -4,12 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-import grpc
 from opentelemetry import trace
-from opentelemetry.proto.collector.trace.v1 import (
-    trace_service_pb2,
-    trace_service_pb2_grpc,
-)
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from rorqual_proto.v1 import router_pb2
@@ -22,6 +17,7 @@ from rorqual_runtime.settings import RuntimeSettings
 from rorqual_runtime.telemetry import open_telemetry
 
 from tests.support.bus import JOBS, answer_place, ask_place, put_job, serve_place
+from tests.support.span_collector import span_collector
 from tests.support.waiting import WAIT_S, soon
 
 
@@ -92,30 +88,12 @@ async def test_the_request_id_is_bound_while_the_handler_runs(
     assert await ask_place(caller_bus, "req-9") == "req-9"
 
 
-class Collector(trace_service_pb2_grpc.TraceServiceServicer):
-    """Remembers (service, instance, span name) of what was exported."""
-
-    def __init__(self) -> None:
-        self.received: list[tuple[str, str, str]] = []
-
-    async def Export(self, request, context):  # type: ignore[no-untyped-def]
-        for group in request.resource_spans:
-            resource = {a.key: a.value.string_value for a in group.resource.attributes}
-            who = (resource["service.name"], resource["service.instance.id"])
-            for scope in group.scope_spans:
-                self.received += [(*who, span.name) for span in scope.spans]
-        return trace_service_pb2.ExportTraceServiceResponse()
-
-
 async def test_spans_go_to_the_collector_when_an_endpoint_is_set() -> None:
-    collector, server = Collector(), grpc.aio.server()
-    trace_service_pb2_grpc.add_TraceServiceServicer_to_server(collector, server)
-    port = server.add_insecure_port("127.0.0.1:0")
-    await server.start()
-    settings = RuntimeSettings(otlp_endpoint=f"http://127.0.0.1:{port}")
-    telemetry = open_telemetry(settings, "router", instance_id="router-1", version="0.1.0")
-    with telemetry.tracer.start_as_current_span("router.submit"):
-        pass
-    await asyncio.to_thread(telemetry.close)
-    await server.stop(0)
-    assert collector.received == [("rorqual-router", "router-1", "router.submit")]
+    with span_collector() as collector:
+        settings = RuntimeSettings(otlp_endpoint=collector.endpoint)
+        telemetry = open_telemetry(settings, "router", instance_id="router-1", version="0.1.0")
+        with telemetry.tracer.start_as_current_span("router.submit"):
+            pass
+        await asyncio.to_thread(telemetry.close)
+    (span,) = collector.spans
+    assert (span.service, span.instance_id, span.name) == ("router", "router-1", "router.submit")
