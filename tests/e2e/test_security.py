@@ -145,6 +145,10 @@ def test_every_port_that_listens_is_known_and_asks_who_comes(shared_fleet: Runni
         kinds = sorted(kind_of(port) for _, port in ports[name])
         public = ["public"] if name.startswith("gateway") else []
         assert kinds == ["metrics", *public, "tensors"], (name, ports[name])
+        for child in psutil.Process(pids[name]).children(recursive=True):
+            of_child = listening(child.pid)  # an instance that the scaler has started, or nothing
+            assert all(is_local(address) for address, _ in of_child)
+            assert sorted(kind_of(port) for _, port in of_child) in ([], ["metrics", "tensors"])
 
 
 def listening(pid: int) -> list[tuple[str, int]]:
