@@ -15,6 +15,7 @@ from rorqual_runtime.identities.issue import issue
 
 from rorqual_cli.address import BusAddress, fleet_secrets
 from rorqual_cli.environment import check_environment, without_effect
+from rorqual_cli.full_disk import start_anew_after_full_disk
 from rorqual_cli.model import ensure_model
 from rorqual_cli.options import STOP_ORDER, FleetOptions
 from rorqual_cli.preflight import check_port, check_room
@@ -159,6 +160,8 @@ class Fleet:
         for process in self.processes.values():
             watch = supervise(process, self._report.say, self._write_state)
             self._watchers.append(asyncio.create_task(watch))
+        watch = start_anew_after_full_disk(self.processes["nats"], self.home, self._report.say)
+        self._watchers.append(asyncio.create_task(watch))
 
     async def _bound_logs(self) -> None:
         while True:

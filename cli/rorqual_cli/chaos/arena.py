@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import tempfile
+from collections import defaultdict
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
@@ -17,7 +18,7 @@ from rorqual_cli.chaos.clocks import Clocks
 from rorqual_cli.chaos.disk import open_disk
 from rorqual_cli.chaos.injector import Injector
 from rorqual_cli.chaos.load import Load, ask_each
-from rorqual_cli.chaos.plan import INSTANCES, RELAYED
+from rorqual_cli.chaos.plan import INSTANCES, RELAYED, RELAYED_REDIS, Kind
 from rorqual_cli.chaos.questions import Question, make_questions
 from rorqual_cli.chaos.relay import Relay, open_relay
 from rorqual_cli.chaos.watch import FleetWatch
@@ -28,6 +29,10 @@ from rorqual_cli.report import Reporter
 
 _DISK_BYTES = 4 << 30
 _STORE_BYTES = 256 << 20
+_RELAYED = (
+    *((Kind.HALF_OPEN, name) for name in RELAYED),
+    *((Kind.HALF_OPEN_REDIS, name) for name in RELAYED_REDIS),
+)
 
 
 @dataclass
@@ -67,10 +72,11 @@ async def open_arena(
     async with AsyncExitStack() as stack:
         disk = stack.enter_context(open_disk(_DISK_BYTES))
         clocks = Clocks(Path(stack.enter_context(tempfile.TemporaryDirectory())))
-        relays = {name: await stack.enter_async_context(open_relay()) for name in RELAYED}
+        relays = {place: await stack.enter_async_context(open_relay()) for place in _RELAYED}
         fleet = Fleet(_options(disk.path, model_dir, instances, clocks, relays), report)
-        for relay in relays.values():
-            relay.target_port = fleet.endpoints.nats_port
+        for (kind, _), relay in relays.items():
+            is_nats = kind is Kind.HALF_OPEN
+            relay.target_port = fleet.endpoints.nats_port if is_nats else fleet.endpoints.redis_port
         stack.push_async_callback(fleet.stop)
         await fleet.start()
         limits = httpx.Limits(max_keepalive_connections=0)
@@ -99,7 +105,7 @@ def _options(
     model_dir: Path,
     instances: Mapping[str, int],
     clocks: Clocks,
-    relays: Mapping[str, Relay],
+    relays: Mapping[tuple[Kind, str], Relay],
 ) -> FleetOptions:
     return FleetOptions(
         home=home,
@@ -116,11 +122,19 @@ def _options(
             "RORQUAL_DECODE_STORE_CAPACITY_BYTES": str(_STORE_BYTES),
             **clocks.env(),
         },
-        instance_env={
-            name: {"RORQUAL_NATS_URL": f"nats://127.0.0.1:{relay.port}"}
-            for name, relay in relays.items()
-        },
+        instance_env=_relayed_env(relays),
     )
+
+
+def _relayed_env(relays: Mapping[tuple[Kind, str], Relay]) -> dict[str, dict[str, str]]:
+    """By instance id: where it finds the servers."""
+    env: dict[str, dict[str, str]] = defaultdict(dict)
+    for (kind, name), relay in relays.items():
+        if kind is Kind.HALF_OPEN:
+            env[name]["RORQUAL_NATS_URL"] = f"nats://127.0.0.1:{relay.port}"
+        else:
+            env[name]["RORQUAL_REDIS_URL"] = f"redis://127.0.0.1:{relay.port}/0"
+    return env
 
 
 def _model_id(model_dir: Path) -> str:

@@ -30,7 +30,7 @@ class Struck:
 
 
 class Injector:
-    """relays: by instance id."""
+    """relays: by the kind of fault they are for, and instance id."""
 
     def __init__(
         self,
@@ -39,7 +39,7 @@ class Injector:
         *,
         disk: Disk,
         clocks: Clocks,
-        relays: Mapping[str, Relay],
+        relays: Mapping[tuple[Kind, str], Relay],
     ) -> None:
         self._fleet = fleet
         self._watch = watch
@@ -71,8 +71,8 @@ class Injector:
         return Struck(at_s, time.monotonic() - at_s)
 
     def _begin(self, fault: Fault) -> None:
-        if fault.kind is Kind.HALF_OPEN:
-            self._relays[fault.target].freeze()
+        if fault.kind in (Kind.HALF_OPEN, Kind.HALF_OPEN_REDIS):
+            self._relays[fault.kind, fault.target].freeze()
         elif fault.kind is Kind.FULL_DISK:
             self._disk.fill()
         elif fault.kind is Kind.CLOCK:
@@ -87,7 +87,6 @@ class Injector:
     def _mend(self, fault: Fault) -> None:
         if fault.kind is Kind.FULL_DISK:
             self._disk.free()
-            self._fleet.processes["nats"].send_signal(signal.SIGKILL)  # writes no more by itself
         elif fault.kind is Kind.CLOCK:
             self._clocks.jump(0.0)
         elif fault.kind is Kind.STOP:

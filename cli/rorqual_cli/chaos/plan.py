@@ -20,8 +20,9 @@ class Kind(StrEnum):
     KILL = "kill -9"
     STOP = "stopped (SIGSTOP)"
     HALF_OPEN = "half-open connection to NATS"
+    HALF_OPEN_REDIS = "half-open connection to Redis"
     EMPTY = "killed, comes back empty"
-    FULL_DISK = "full disk, then NATS started again"
+    FULL_DISK = "full disk"
     CLOCK = "clock jumps"
 
 
@@ -49,19 +50,28 @@ HALF_OPEN_S = 5.0
 FULL_DISK_S = 5.0
 CLOCK_S = 5.0
 CLOCK_JUMP_S = 90.0
-RELAYED = ("gateway-2", "recipe-2", "router-2", "prefill-2", "decode-2")
+RELAYED = (
+    *("gateway-2", "recipe-2", "router-2", "prefill-2", "decode-2"),
+    *("kvmeta-2", "grammar-2", "vision-2", "scaler-1"),
+)
 """Instances that reach NATS through a relay of ours."""
+RELAYED_REDIS = ("gateway-2", "kvmeta-2")
+"""Those that reach Redis through another one."""
 
 _KILLED = (
     *("decode-1", "prefill-1", "router-1", "recipe-1", "gateway-1"),
     *("kvmeta-1", "grammar-1", "vision-1", "scaler-1", "nats", "redis"),
 )
-_STOPPED = ("decode-1", "prefill-1", "router-1", "recipe-1", "gateway-1", "kvmeta-1", "redis")
+_STOPPED = (
+    *("decode-1", "prefill-1", "router-1", "recipe-1", "gateway-1"),
+    *("kvmeta-1", "grammar-1", "vision-1", "nats", "redis"),
+)
 TABLE: tuple[Fault, ...] = (
     *(Fault(Kind.KILL, target) for target in _KILLED),
     Fault(Kind.EMPTY, "redis"),
     *(Fault(Kind.STOP, target, STOP_S) for target in _STOPPED),
     *(Fault(Kind.HALF_OPEN, target, HALF_OPEN_S) for target in RELAYED),
+    *(Fault(Kind.HALF_OPEN_REDIS, target, HALF_OPEN_S) for target in RELAYED_REDIS),
     Fault(Kind.FULL_DISK, "all", FULL_DISK_S),
     Fault(Kind.CLOCK, "all", CLOCK_S, CLOCK_JUMP_S),
     Fault(Kind.CLOCK, "all", CLOCK_S, -CLOCK_JUMP_S),

@@ -14,7 +14,7 @@ from rorqual_cli.chaos.arena import Arena, open_arena
 from rorqual_cli.chaos.cancels import cancel_many
 from rorqual_cli.chaos.memory import MAX_GROWTH, growth_of, unmeasured
 from rorqual_cli.chaos.plan import Fault, choose_faults, plan_strikes
-from rorqual_cli.chaos.table import render_table
+from rorqual_cli.chaos.table import Row, render_table
 from rorqual_cli.chaos.trials import one_fault, random_faults
 from rorqual_cli.problems import CliError
 from rorqual_cli.report import Reporter
@@ -106,18 +106,22 @@ async def _cancels(arena: Arena, options: ChaosOptions, report: Reporter) -> int
 async def _table(
     arena: Arena, options: ChaosOptions, path: Path, faults: Sequence[Fault], report: Reporter
 ) -> int:
-    rows = []
+    all_good = True
     for fault in faults:
         row = await one_fault(arena, fault, num_clients=options.num_clients, report=report)
         _print({"fault": fault.name, "back_s": round(row.back_s, 1), **row.verdict.to_json()})
-        rows.append(row)
-    earlier = path.read_text() if path.exists() else ""
-    machine = f"{os.cpu_count()} cores, load average {os.getloadavg()[0]:.0f}"
-    path.write_text(
-        render_table(rows, num_clients=options.num_clients, machine=machine, earlier=earlier)
-    )
+        all_good &= row.verdict.is_good
+        _add_to_page(path, row, options.num_clients)
     report.say(f"wrote {path}")
-    return int(not all(row.verdict.is_good for row in rows))
+    return int(not all_good)
+
+
+def _add_to_page(path: Path, row: Row, num_clients: int) -> None:
+    """Other faults' rows stay."""
+    earlier = path.read_text() if path.exists() else ""
+    num_cores = os.cpu_count() or 1
+    page = render_table([row], num_clients=num_clients, num_cores=num_cores, earlier=earlier)
+    path.write_text(page)
 
 
 async def _random(

@@ -18,34 +18,38 @@ after the time it names, and the load goes on until the fleet is whole again and
 Every answer is compared with that of a calm day.
 
 Clients go on elsewhere when their connection breaks (`Idempotency-Key`, `Last-Event-ID`); an error
-is an answer lost. What is killed, the fleet itself starts again, Redis with its last snapshot.
-Stalls are those of the streams in mid-answer when the fault struck. Machine:
-{machine}.
+is an answer lost. What is killed, the fleet itself starts again, NATS with its store, Redis with
+its last snapshot. A half-open connection is never mended: whoever has it has to make a new one.
+Stalls are those of the streams in mid-answer when the fault struck. Load is the machine's average
+of the last minute at the end of the row; it has {num_cores} cores.
 
 {num_rows} of {num_faults} faults have a row; the others have not been measured. A row with
 something lost, wrong or leaked is open.
 
-| fault | requests | lost | wrong | leaked | resumed | P50 stall | longest | whole again after |
-|---|---|---|---|---|---|---|---|---|
+| fault | requests | lost | wrong | leaked | resumed | P50 stall | longest | whole again | load |
+|---|---|---|---|---|---|---|---|---|---|
 """
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """back_s: from the fault until all of the fleet was ready again."""
+    """back_s: from the fault until all of the fleet was ready again. load1: of the machine."""
 
     fault: Fault
     verdict: Verdict
     back_s: float
+    load1: float
 
 
-def render_table(rows: Sequence[Row], *, num_clients: int, machine: str, earlier: str = "") -> str:
+def render_table(
+    rows: Sequence[Row], *, num_clients: int, num_cores: int, earlier: str = ""
+) -> str:
     """The whole page, in Markdown. earlier: a page whose rows of other faults stay."""
     lines = {_name_in(line): line + "\n" for line in earlier.splitlines() if _name_in(line)}
     lines |= {row.fault.name: _line(row) for row in rows}
     known = [lines[fault.name] for fault in TABLE if fault.name in lines]
     head = _HEAD.format(
-        num_clients=num_clients, machine=machine, num_rows=len(known), num_faults=len(TABLE)
+        num_clients=num_clients, num_cores=num_cores, num_rows=len(known), num_faults=len(TABLE)
     )
     return head + "".join(known)
 
@@ -62,5 +66,6 @@ def _line(row: Row) -> str:
         row.fault.name,
         *(v.requests, v.lost, v.wrong, v.leaked, v.resumed),
         *(f"{seconds:.1f} s" for seconds in (v.p50_stall_s, v.worst_stall_s, row.back_s)),
+        f"{row.load1:.0f}",
     )
     return "| " + " | ".join(map(str, cells)) + " |\n"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -34,7 +35,8 @@ async def one_fault(arena: Arena, fault: Fault, *, num_clients: int, report: Rep
         struck = await _strike(arena, fault, report)
         await asyncio.sleep(_CALM_S)
     window = Window(struck.at_s, time.monotonic())
-    return Row(fault, await _judge(arena, load, [window], report), struck.back_s)
+    verdict = await _judge(arena, load, [window], report)
+    return Row(fault, verdict, struck.back_s, os.getloadavg()[0])
 
 
 async def random_faults(

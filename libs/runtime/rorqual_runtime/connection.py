@@ -23,8 +23,9 @@ from rorqual_runtime.subjects import PREFIX
 
 PUBLISH_TIMEOUT_S = 2.0
 RECONNECT_WAIT_S = 0.1
-PING_INTERVAL_S = 3
-"""A broker that went silent is noticed after three of these."""
+PING_INTERVAL_S = 1
+MAX_PINGS = 2
+"""With so many of them unanswered when the next is due, we connect anew."""
 LOG_INTERVAL_S = 3.0
 BACKGROUND_GRACE_S = 1.0
 POLL_S = 0.02
@@ -81,6 +82,13 @@ class EnduringClient(Client):
                 self._transport.writelines(self._pending)
             self._pending, self._pending_data_size = [], 0
 
+    def _abort(self) -> None:
+        """Close the socket with what it has not taken yet: nats-py waits for that, and a broker
+        that is cut off takes nothing."""
+        writer = getattr(self._transport, "_io_writer", None)
+        if writer is not None:
+            writer.transport.abort()
+
     async def _process_err(self, err_msg: str) -> None:
         if "permissions violation" in err_msg.lower():
             await self._error_cb(nats.errors.Error(f"nats: {err_msg}"))
@@ -88,6 +96,7 @@ class EnduringClient(Client):
         await self._process_op_err(nats.errors.Error(f"nats: {err_msg}"))
 
     async def _attempt_reconnect(self) -> None:
+        self._abort()
         while not self.is_closed:
             try:
                 await super()._attempt_reconnect()
@@ -163,7 +172,7 @@ class BrokerConnection:
                     pending_size=4 * MAX_UNSENT_BYTES,
                     flush_timeout=PUBLISH_TIMEOUT_S,
                     ping_interval=PING_INTERVAL_S,
-                    max_outstanding_pings=2,
+                    max_outstanding_pings=MAX_PINGS,
                     error_cb=self._note_error,
                     disconnected_cb=self._note_disconnect,
                     reconnected_cb=self._note_reconnect,

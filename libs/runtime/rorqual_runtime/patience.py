@@ -7,6 +7,9 @@ import time
 
 REJOIN_S = 10.0
 """After the broker was away, everybody has this long to come back; nobody counts as gone before."""
+AGAIN_S = 3.5
+"""When a question that may be asked twice is asked again: whoever was cut off has been dropped by
+the broker then, and gets it no more."""
 FIRST_BACKOFF_S, MAX_BACKOFF_S = 0.005, 0.25
 
 

@@ -16,6 +16,7 @@ from rorqual_runtime.context import effective_deadline_unix_s, trace_headers
 from rorqual_runtime.errors import DeadlineExceeded, Unavailable
 from rorqual_runtime.jetstream import JetStreamApi, parse_api_reply, raise_for_error
 from rorqual_runtime.leases import ABSENT_TIMEOUT_S, LeasedJob
+from rorqual_runtime.patience import Patience
 
 __all__ = ["LeasedJob", "QueueConsumer", "WorkQueue"]
 
@@ -27,6 +28,8 @@ MAX_DEAD_LETTERS = 10_000
 MAX_DEAD_LETTER_AGE_S = 3 * 86_400.0
 PUBLISH_TIMEOUT_S = 5.0
 RETRY_PAUSE_S = 0.1
+STORE_AGAIN_S = 2.0
+"""A stream that can't be written gives no answer: a job is sent again, to be stored once."""
 
 
 class WorkQueue:
@@ -133,12 +136,9 @@ class WorkQueue:
     async def _store(
         self, subject: str, payload: bytes, headers: dict[str, str], deadline_unix_s: float
     ) -> dict[str, Any]:
-        msg = await self._connection.request(
-            subject,
-            payload,
-            headers,
-            timeout_s=deadline_unix_s - time.time(),
-            absent_timeout_s=ABSENT_TIMEOUT_S,
+        patience = Patience(deadline_unix_s - time.time(), ABSENT_TIMEOUT_S)
+        msg = await self._connection.ask(
+            subject, payload, lambda _left_s: headers, patience, again_s=STORE_AGAIN_S
         )
         return parse_api_reply(msg.data)
 

@@ -26,6 +26,7 @@ from rorqual_runtime.bus import Bus
 from rorqual_runtime.decision_log import log_decision
 from rorqual_runtime.errors import Unsupported
 from rorqual_runtime.logs import get_logger, log_duration
+from rorqual_runtime.patience import AGAIN_S
 from rorqual_runtime.process import end_at_once
 from rorqual_runtime.service import ServiceContext
 from rorqual_runtime.windows import KeptWindow, WindowExchange
@@ -290,6 +291,7 @@ async def _recompile(bus: Bus, offer: convert.HandoverOffer) -> Any:
         convert.compile_to_wire(offer.spec, offer.constraint),
         convert.CompileReplyMessage,
         timeout_s=_COMPILE_TIMEOUT_S,
+        again_s=AGAIN_S,
     )
     return reply.compiled.grammar
 

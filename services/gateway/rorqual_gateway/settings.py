@@ -5,6 +5,7 @@ from typing import Self
 
 from pydantic import Field, field_validator, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
+from rorqual_runtime.patience import AGAIN_S
 
 from rorqual_gateway.cors import parse_cors_origins
 from rorqual_gateway.keys import parse_api_keys
@@ -56,7 +57,9 @@ class GatewaySettings(BaseSettings):
     encode_timeout_s: float = Field(60.0, gt=0, description="wait for recipe")
     submit_timeout_s: float = Field(60.0, gt=0, description="wait for router")
     ask_again_s: float = Field(
-        5.0, gt=0, description="silence of recipe or router after which others are asked as well"
+        AGAIN_S,
+        gt=0,
+        description="silence of recipe or router before others are asked, too",
     )
     absent_timeout_s: float = Field(3.0, gt=0, description="wait for an absent service before 503")
     keepalive_s: float = Field(15.0, gt=0, description="idle time before an SSE comment is sent")

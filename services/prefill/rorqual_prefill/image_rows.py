@@ -15,6 +15,7 @@ from rorqual_policy.blocks import ImageSpan
 from rorqual_runtime import subjects
 from rorqual_runtime.bus import Bus
 from rorqual_runtime.errors import Corrupt, NoCapacity, QueueTimeout, ServingError, StaleTicket
+from rorqual_runtime.patience import AGAIN_S
 from rorqual_runtime.tensors import TensorPlane
 
 from rorqual_prefill import convert
@@ -145,6 +146,7 @@ class ImageFetcher:
                     timeout_s=ENCODE_S,
                     absent_timeout_s=_ABSENT_S,
                     outlasts_outages=True,
+                    again_s=AGAIN_S,
                 )
             except ServingError as failure:
                 error = failure

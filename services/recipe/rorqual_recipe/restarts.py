@@ -8,6 +8,7 @@ from rorqual_policy.runs import run_after_loss
 from rorqual_runtime import subjects
 from rorqual_runtime.errors import Cancelled, ErrorCode, ServingError, Unavailable
 from rorqual_runtime.logs import get_logger
+from rorqual_runtime.patience import AGAIN_S
 from rorqual_runtime.payload import free_payload, get_payload, put_payload
 from rorqual_runtime.service import ServiceContext
 
@@ -128,6 +129,7 @@ class Restarts:
                     convert.SubmitReply,
                     timeout_s=SUBMIT_TIMEOUT_S,
                     outlasts_outages=True,
+                    again_s=AGAIN_S,
                 )
                 return
             except ServingError as err:

@@ -18,6 +18,7 @@ from rorqual_runtime.errors import (
     Unavailable,
 )
 from rorqual_runtime.logs import get_logger
+from rorqual_runtime.patience import AGAIN_S
 
 from rorqual_router.convert import (
     PromptImage,
@@ -104,6 +105,7 @@ class ImageEncoder:
                 VisionEncodeReply,
                 timeout_s=self._settings.vision_timeout_s,
                 absent_timeout_s=_ABSENT_S,
+                again_s=AGAIN_S,
             )
         )
         try:

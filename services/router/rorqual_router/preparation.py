@@ -12,6 +12,7 @@ from rorqual_runtime import subjects
 from rorqual_runtime.bus import Bus
 from rorqual_runtime.errors import ServingError
 from rorqual_runtime.logs import get_logger
+from rorqual_runtime.patience import AGAIN_S
 from rorqual_runtime.payload import TokenIds, get_token_ids
 from rorqual_runtime.prompt_work import over_prompt
 from rorqual_runtime.tensors import TensorPlane
@@ -129,6 +130,7 @@ class Preparation:
             timeout_s=self._settings.compile_timeout_s,
             absent_timeout_s=self._settings.compile_absent_s,
             outlasts_outages=True,
+            again_s=AGAIN_S,
         )
         return reply.compiled.grammar
 

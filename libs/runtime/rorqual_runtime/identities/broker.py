@@ -13,6 +13,18 @@ ANSWER_WITHIN = "15m"
 """How long after a question its answer is let through; longer than any handler runs."""
 
 
+CUT_OFF_S = 3
+"""A connection from which nothing came for so long has gone: until NATS says so, a part of what
+goes to one instance of many would go there."""
+_PING_MAX = 2
+_LIVENESS = {"ping_interval": f"{CUT_OFF_S // (_PING_MAX + 1)}s", "ping_max": _PING_MAX}
+
+
+def liveness() -> str:
+    """How soon the server gives up on a silent client."""
+    return "".join(f"{key}: {json.dumps(value)}\n" for key, value in _LIVENESS.items())
+
+
 def authorization(public_keys: Mapping[str, str]) -> str:
     """`authorization` block: only these identities get in, each with its own rights.
 

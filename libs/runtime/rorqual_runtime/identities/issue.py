@@ -16,7 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from rorqual_runtime.identities.broker import authorization
+from rorqual_runtime.identities.broker import authorization, liveness
 from rorqual_runtime.identities.bus_rights import BUS_RIGHTS
 from rorqual_runtime.identities.certificates import (
     KeyPair,
@@ -60,7 +60,7 @@ def issue(directory: Path, *, owner: int | None = None) -> None:
             passwords[identity] = writer.secret(identity, REDIS_PASSWORD, _new_password)
         if rights.is_service:
             writer.certificate(identity, authority)
-    writer.publish(NATS_AUTHORIZATION, authorization(keys))
+    writer.publish(NATS_AUTHORIZATION, liveness() + authorization(keys))
     writer.publish(REDIS_USERS, access_list(passwords))
     writer.certificate("nats", authority, NATS_HOSTS)
 

@@ -49,17 +49,17 @@ def test_worst_and_middle_are_over_all_faults() -> None:
 
 def test_the_page_has_a_line_for_each_fault() -> None:
     fault = Fault(Kind.KILL, "decode-1")
-    row = Row(fault, Verdict(40, 1, 2, 3, 4, 2.25, 0.5), back_s=6.04)
-    page = render_table([row], num_clients=32, machine="2 cores")
-    assert page.endswith("| decode-1: kill -9 | 40 | 1 | 2 | 3 | 4 | 0.5 s | 2.2 s | 6.0 s |\n")
+    row = Row(fault, Verdict(40, 1, 2, 3, 4, 2.25, 0.5), back_s=6.04, load1=9.4)
+    page = render_table([row], num_clients=32, num_cores=2)
+    assert page.endswith("| decode-1: kill -9 | 40 | 1 | 2 | 3 | 4 | 0.5 s | 2.2 s | 6.0 s | 9 |\n")
 
 
 def test_rows_of_other_faults_stay() -> None:
     verdict = Verdict(40, 0, 0, 0, 0, 2.0, 0.5)
     decode, router = (
-        Row(Fault(Kind.KILL, target), verdict, 1.0) for target in ("decode-1", "router-1")
+        Row(Fault(Kind.KILL, target), verdict, 1.0, 2.0) for target in ("decode-1", "router-1")
     )
-    first = render_table([router], num_clients=32, machine="2 cores")
-    both = render_table([decode], num_clients=32, machine="2 cores", earlier=first)
-    assert both == render_table([router, decode], num_clients=32, machine="2 cores")
-    assert both == render_table([router], num_clients=32, machine="2 cores", earlier=both)
+    first = render_table([router], num_clients=32, num_cores=2)
+    both = render_table([decode], num_clients=32, num_cores=2, earlier=first)
+    assert both == render_table([router, decode], num_clients=32, num_cores=2)
+    assert both == render_table([router], num_clients=32, num_cores=2, earlier=both)
