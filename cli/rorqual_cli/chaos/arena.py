@@ -20,7 +20,7 @@ from rorqual_cli.chaos.injector import Injector
 from rorqual_cli.chaos.load import Load, ask_each
 from rorqual_cli.chaos.plan import INSTANCES, RELAYED, RELAYED_REDIS, Kind
 from rorqual_cli.chaos.questions import Question, make_questions
-from rorqual_cli.chaos.relay import Relay, open_relay
+from rorqual_cli.chaos.relay_process import FarRelay, open_relays
 from rorqual_cli.chaos.watch import FleetWatch
 from rorqual_cli.fleet import Fleet
 from rorqual_cli.model import ensure_model
@@ -72,11 +72,12 @@ async def open_arena(
     async with AsyncExitStack() as stack:
         disk = stack.enter_context(open_disk(_DISK_BYTES))
         clocks = Clocks(Path(stack.enter_context(tempfile.TemporaryDirectory())))
-        relays = {place: await stack.enter_async_context(open_relay()) for place in _RELAYED}
+        opened = await stack.enter_async_context(open_relays(len(_RELAYED)))
+        relays = dict(zip(_RELAYED, opened, strict=True))
         fleet = Fleet(_options(disk.path, model_dir, instances, clocks, relays), report)
         for (kind, _), relay in relays.items():
             is_nats = kind is Kind.HALF_OPEN
-            relay.target_port = fleet.endpoints.nats_port if is_nats else fleet.endpoints.redis_port
+            relay.lead_to(fleet.endpoints.nats_port if is_nats else fleet.endpoints.redis_port)
         stack.push_async_callback(fleet.stop)
         await fleet.start()
         limits = httpx.Limits(max_keepalive_connections=0)
@@ -105,7 +106,7 @@ def _options(
     model_dir: Path,
     instances: Mapping[str, int],
     clocks: Clocks,
-    relays: Mapping[tuple[Kind, str], Relay],
+    relays: Mapping[tuple[Kind, str], FarRelay],
 ) -> FleetOptions:
     return FleetOptions(
         home=home,
@@ -126,7 +127,7 @@ def _options(
     )
 
 
-def _relayed_env(relays: Mapping[tuple[Kind, str], Relay]) -> dict[str, dict[str, str]]:
+def _relayed_env(relays: Mapping[tuple[Kind, str], FarRelay]) -> dict[str, dict[str, str]]:
     """By instance id: where it finds the servers."""
     env: dict[str, dict[str, str]] = defaultdict(dict)
     for (kind, name), relay in relays.items():

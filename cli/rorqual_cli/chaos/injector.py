@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from rorqual_cli.chaos.clocks import Clocks
 from rorqual_cli.chaos.disk import Disk
 from rorqual_cli.chaos.plan import Fault, Kind
-from rorqual_cli.chaos.relay import Relay
+from rorqual_cli.chaos.relay_process import FarRelay
 from rorqual_cli.chaos.watch import FleetWatch
 from rorqual_cli.fleet import Fleet
 from rorqual_cli.readiness import wait_for_port
@@ -39,7 +39,7 @@ class Injector:
         *,
         disk: Disk,
         clocks: Clocks,
-        relays: Mapping[tuple[Kind, str], Relay],
+        relays: Mapping[tuple[Kind, str], FarRelay],
     ) -> None:
         self._fleet = fleet
         self._watch = watch

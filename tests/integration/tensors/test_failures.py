@@ -9,6 +9,7 @@ import grpc
 import grpc.aio
 import numpy as np
 import pytest
+from rorqual_cli.chaos.relay import open_relay
 from rorqual_runtime.clock import WallClock
 from rorqual_runtime.errors import Corrupt, DeadlineExceeded, StaleTicket, Unavailable
 from rorqual_runtime.tensors.attachments import Attachments
@@ -77,6 +78,24 @@ async def test_a_hung_owner_is_unavailable_and_is_asked_again_once_it_is_back(
     owner.signal(signal.SIGCONT)
     small = await owner.publish(1000, seed=5)
     assert np.array_equal(await reader.fetch(small), content(5, 1000))
+
+
+async def test_a_half_open_link_is_given_up_and_made_anew(owner):
+    async with (
+        open_relay() as relay,
+        await open_plane(
+            "reader", host_id="elsewhere", shm_bytes=1 << 20, stall_timeout_s=4 * WAIT_S
+        ) as reader,
+    ):
+        ticket = await owner.publish(1000, seed=5)
+        (link,) = (each.grpc for each in ticket.endpoints if each.HasField("grpc"))
+        relay.target_port = int(link.address.rpartition(":")[2])
+        link.address = f"127.0.0.1:{relay.port}"
+        assert np.array_equal(await reader.fetch(ticket), content(5, 1000))
+        relay.freeze()
+        with pytest.raises(Unavailable, match="UNAVAILABLE"):
+            await soon(reader.fetch(ticket))
+        assert np.array_equal(await soon(reader.fetch(ticket)), content(5, 1000))
 
 
 async def test_a_cancelled_fetch_frees_both_ends_and_leaves_the_buffer_alone(owner, reader):

@@ -29,6 +29,7 @@ from rorqual_runtime.tensors.frames import decode_chunk
 from rorqual_runtime.tensors.grpc_server import (
     CHANNEL_OPTIONS,
     ERROR_METADATA_KEY,
+    KEEPALIVE_MS,
     SERVICE_NAME,
 )
 
@@ -41,6 +42,11 @@ _OPTIONS = (
     ("grpc.use_local_subchannel_pool", 1),  # a new channel must not inherit an old one's backoff
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 1000),
+    ("grpc.keepalive_time_ms", KEEPALIVE_MS),  # a half-open link is gone before it is needed
+    ("grpc.keepalive_timeout_ms", KEEPALIVE_MS),
+    ("grpc.http2.ping_timeout_ms", KEEPALIVE_MS),
+    ("grpc.keepalive_permit_without_calls", 1),
+    ("grpc.http2.max_pings_without_data", 0),
 )
 
 

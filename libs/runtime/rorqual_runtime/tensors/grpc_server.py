@@ -31,8 +31,14 @@ CHANNEL_OPTIONS: tuple[tuple[str, int], ...] = (
     ("grpc.http2.lookahead_bytes", 8 << 20),
     ("grpc.http2.write_buffer_size", 8 << 20),
 )
+KEEPALIVE_MS = 2000
+"""A link is asked for a sign of life after so long without one, and broken after as long again."""
 _MAX_CONCURRENT_CALLS = 256
 _STOP_GRACE_S = 0.2
+_PINGED = (
+    ("grpc.http2.min_ping_interval_without_data_ms", KEEPALIVE_MS // 2),
+    ("grpc.http2.max_ping_strikes", 0),
+)
 
 _STATUS = {
     StaleTicket: grpc.StatusCode.FAILED_PRECONDITION,
@@ -61,7 +67,7 @@ class TensorServer:
 
         Raises: Unavailable when the host cannot be listened on.
         """
-        options = (*CHANNEL_OPTIONS, ("grpc.so_reuseport", 0))
+        options = (*CHANNEL_OPTIONS, *_PINGED, ("grpc.so_reuseport", 0))
         server = grpc.aio.server(options=options, maximum_concurrent_rpcs=_MAX_CONCURRENT_CALLS)
         server.add_generic_rpc_handlers((self._handlers(),))
         bracketed = f"[{host}]" if ":" in host else host
