@@ -60,9 +60,7 @@ class EventFeed:
             left_s = keepalive_s - self._clock.monotonic_s()
             if left_s <= 0:
                 return []
-            is_urgent = self._sink.has_gap or self._must_attach
-            is_urgent = is_urgent or self._unreachable_since_s is not None
-            pause_s = GAP_PAUSE_S if is_urgent else self._settings.silence_probe_s
+            pause_s = self._pause_s()
             events = await self._sink.take(min(left_s, pause_s))
             if events:
                 self._last_event_s = self._last_answer_s = self._clock.monotonic_s()
@@ -71,6 +69,15 @@ class EventFeed:
             self._check_bounds()
             if left_s > pause_s:
                 await self._ask_again()
+
+    def _pause_s(self) -> float:
+        """Silence before recipe is asked."""
+        is_urgent = self._sink.has_gap or self._must_attach
+        if is_urgent or self._unreachable_since_s is not None:
+            return GAP_PAUSE_S
+        if self._last_event_s is None:
+            return self._settings.silence_probe_s
+        return min(self._settings.silence_probe_s, self._settings.begun_silence_probe_s)
 
     def _check_bounds(self) -> None:
         now_s = self._clock.monotonic_s()

@@ -69,6 +69,9 @@ class GatewaySettings(BaseSettings):
     silence_probe_s: float = Field(
         3.0, gt=0, description="silence after which recipe is asked for what was missed"
     )
+    begun_silence_probe_s: float = Field(
+        1.0, gt=0, description="the same in the midst of an answer, if that is sooner"
+    )
     lost_after_s: float = Field(
         15.0, gt=0, description="time without any answer from recipe before a request is lost"
     )
