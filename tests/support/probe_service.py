@@ -1,7 +1,8 @@
 """A small service, run as a process of its own: `python -m tests.support.probe_service MODE`.
 
 Modes: `serve` answers `place` and drains for PROBE_DRAIN_S; `stuck` never finishes draining; `fail`
-dies of a background task; `slow-start` never gets ready; `busy-thread` leaves a thread behind.
+dies of a background task; `slow-start` never gets ready; `busy-thread` leaves a thread behind;
+`stuck-close` never finishes closing.
 """
 
 from __future__ import annotations
@@ -64,6 +65,8 @@ async def main(mode: str) -> None:
             print("drained", flush=True)
 
         await run_until_signal(ctx, drain)
+        if mode == "stuck-close":
+            await asyncio.sleep(3600)
     print("closed", flush=True)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import faulthandler
 import os
 import signal
 import sys
@@ -18,9 +19,14 @@ from rorqual_runtime.errors import ServingError
 from rorqual_runtime.logs import get_logger
 from rorqual_runtime.settings import describe_settings_error
 
+CLOSE_S = 5.0
+"""For everything to close once the drain is over: less than who stops us waits beyond it."""
 EXIT_WATCHDOG_S = 2.0
 
 log = get_logger(__name__)
+
+_is_run = False
+"""Whether this process is a service's own."""
 
 
 @contextlib.contextmanager
@@ -52,11 +58,21 @@ def _cancel(task: asyncio.Task[Any]) -> None:
 
 def run(main: Coroutine[Any, Any, None]) -> None:
     """Run a service's `main()` on uvloop and exit; a failed start is one line on stderr, code 1."""
+    global _is_run
+    _is_run = True
     runner = asyncio.Runner(loop_factory=uvloop.new_event_loop)
     code = _exit_code(runner, main)
+    faulthandler.cancel_dump_traceback_later()
     _exit_later(code)
     runner.close()
     sys.exit(code)
+
+
+def bound_closing() -> None:
+    """A process of `run` ends now within CLOSE_S; if it has to be made to, with exit code 1 and
+    what every thread was doing on stderr."""
+    if _is_run:
+        faulthandler.dump_traceback_later(CLOSE_S, exit=True)
 
 
 def _exit_code(runner: asyncio.Runner, main: Coroutine[Any, Any, None]) -> int:

@@ -28,7 +28,7 @@ from rorqual_runtime.decision_log import configure_decision_log
 from rorqual_runtime.errors import ServingError
 from rorqual_runtime.logs import configure_logging, get_logger
 from rorqual_runtime.metrics import ServiceMetrics, served
-from rorqual_runtime.process import cancelled_by_signals, handle_signals, run
+from rorqual_runtime.process import bound_closing, cancelled_by_signals, handle_signals, run
 from rorqual_runtime.settings import RuntimeSettings
 from rorqual_runtime.telemetry import Telemetry, open_telemetry
 from rorqual_runtime.tensors import TensorPlane
@@ -265,6 +265,7 @@ async def run_until_signal(
     with handle_signals(lambda number: _on_signal(ctx, number)):
         await ctx.stop_requested.wait()
         await _drain(ctx, drain)
+    bound_closing()
     if ctx.failure is not None:
         raise SystemExit(1)
 

@@ -143,6 +143,17 @@ async def test_a_drain_that_takes_too_long_is_cut(nats_server: NatsServer, tmp_p
     assert (code, out.split()) == (0, ["draining", "closed"])
 
 
+async def test_a_close_that_gets_stuck_is_cut_and_says_where(
+    nats_server: NatsServer, tmp_path: Path
+) -> None:
+    async with probe("stuck-close", nats_server.url, tmp_path) as running:
+        assert await running.line() == "ready"
+        running.process.send_signal(signal.SIGTERM)
+        code, out, err = await running.end()
+    assert (code, out.split()) == (1, ["draining", "drained"])
+    assert "most recent call first" in err
+
+
 async def test_it_stops_while_the_broker_is_away(nats_server: NatsServer, tmp_path: Path) -> None:
     async with probe("serve", nats_server.url, tmp_path) as running:
         assert await running.line() == "ready"
