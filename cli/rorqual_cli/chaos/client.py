@@ -86,6 +86,7 @@ class Client:
         async with self._http.stream(
             "POST", url, json=attempt.question.body, headers=headers
         ) as reply:
+            attempt.asked.request_ids.append(reply.headers.get("x-request-id", "?"))
             if reply.status_code != 200:
                 raise Refused(f"{reply.status_code} {(await reply.aread()).decode()[:300]}")
             if not attempt.question.is_streamed:

@@ -19,6 +19,7 @@ from rorqual_cli.readiness import wait_for_port
 READY_TIMEOUT_S = 90.0
 _POLL_S = 0.05
 _PORT_TIMEOUT_S = 20.0
+_REFILL_S = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +64,7 @@ class Injector:
         killed = _killed_by(fault)
         pid = self._fleet.processes[killed].pid if killed else None
         self._begin(fault)
-        await asyncio.sleep(fault.lasts_s)
+        await self._last(fault)
         self._mend(fault)
         if killed:
             await self._started_again(killed, pid)
@@ -84,6 +85,14 @@ class Injector:
                 self._dump.unlink(missing_ok=True)
             self._fleet.processes[fault.target].send_signal(signal.SIGKILL)
 
+    async def _last(self, fault: Fault) -> None:
+        """A disk stays full: what others delete is taken, too."""
+        end_s = time.monotonic() + fault.lasts_s
+        while fault.kind is Kind.FULL_DISK and time.monotonic() < end_s:
+            await asyncio.sleep(_REFILL_S)
+            self._disk.fill()
+        await asyncio.sleep(max(0.0, end_s - time.monotonic()))
+
     def _mend(self, fault: Fault) -> None:
         if fault.kind is Kind.FULL_DISK:
             self._disk.free()
@@ -95,11 +104,11 @@ class Injector:
     async def _started_again(self, target: str, old_pid: int | None) -> None:
         """The fleet itself does that. Raises: TimeoutError."""
         process = self._fleet.processes[target]
-        async with asyncio.timeout(READY_TIMEOUT_S):
-            while True:
-                if process.is_running and process.pid != old_pid:
-                    break
-                await asyncio.sleep(_POLL_S)
+        end_s = time.monotonic() + READY_TIMEOUT_S
+        while not process.is_running or process.pid == old_pid:
+            if time.monotonic() > end_s:
+                raise TimeoutError(f"{target} was not started again in {READY_TIMEOUT_S:g} s")
+            await asyncio.sleep(_POLL_S)
         ports = {"nats": self._fleet.endpoints.nats_port, "redis": self._fleet.endpoints.redis_port}
         if target in ports:
             await wait_for_port(process, ports[target], _PORT_TIMEOUT_S)

@@ -96,7 +96,7 @@ async def _judge(arena: Arena, load: Load, windows: Sequence[Window], report: Re
 
 def _tell(arena: Arena, asked: Asked, report: Reporter) -> None:
     """What went wrong with a request, if anything."""
-    kind = arena.questions[asked.question].kind
+    kind = f"{arena.questions[asked.question].kind}, {' '.join(asked.request_ids)}"
     if asked.answer is None:
         report.say(f"  lost ({kind}): {asked.failure}")
     elif asked.answer != (expected := arena.expected[asked.question]):

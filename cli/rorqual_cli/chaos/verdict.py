@@ -15,12 +15,14 @@ from rorqual_cli.chaos.answers import Answer
 class Asked:
     """One request as its client saw it. Times are of one monotonic clock.
 
-    question: its number. pieces_s: when something of the answer came. answer: None = it never
-    came whole; failure says why. num_resumes: how often its client went on elsewhere.
+    question: its number. request_ids: of each try, for logs and traces. pieces_s: when something of
+    the answer came. answer: None = it never came whole; failure says why. num_resumes: how often
+    its client went on elsewhere.
     """
 
     question: int
     started_s: float
+    request_ids: list[str] = field(default_factory=list)
     pieces_s: list[float] = field(default_factory=list)
     ended_s: float = 0.0
     answer: Answer | None = None

@@ -25,6 +25,7 @@ from rorqual_runtime.errors import (
     InvalidRequest,
     NoCapacity,
     StaleTicket,
+    Unavailable,
     Unsupported,
 )
 from rorqual_runtime.payload import get_token_ids
@@ -255,7 +256,7 @@ class Admitter:
             return None
         try:
             data = await self._tensors.fetch(offer.compiled_grammar, timeout_s=timeout_s)
-        except StaleTicket:
+        except (StaleTicket, Unavailable):  # or whoever compiled it is gone
             ticket = await self._recompile(offer)
             data = await self._tensors.fetch(ticket, timeout_s=timeout_s)
         try:

@@ -12,7 +12,7 @@ OTHER = Answer({"content": "Hellooo"}, "stop", 3)
 
 
 def _asked(*pieces_s: float, ended_s: float = 10.0, answer: Answer | None = RIGHT) -> Asked:
-    return Asked(0, 0.0, list(pieces_s), ended_s, answer)
+    return Asked(0, 0.0, pieces_s=list(pieces_s), ended_s=ended_s, answer=answer)
 
 
 def test_lost_and_wrong_answers_are_told_apart() -> None:
