@@ -107,7 +107,8 @@ def plan_strikes(
 
 
 def choose_faults(words: Iterable[str]) -> list[Fault]:
-    """Those of the table whose names contain one of the words; all without words.
+    """Those of the table whose names contain one of the words, in the words' order; all without
+    words.
 
     Raises: ValueError naming a word that fits none.
     """
@@ -115,7 +116,9 @@ def choose_faults(words: Iterable[str]) -> list[Fault]:
     for word in wanted:
         if not any(word in fault.name for fault in TABLE):
             raise ValueError(f"no fault is called {word!r}; there are: {_names()}")
-    return [f for f in TABLE if not wanted or any(word in f.name for word in wanted)]
+    if not wanted:
+        return list(TABLE)
+    return list(dict.fromkeys(f for word in wanted for f in TABLE if word in f.name))
 
 
 def _names() -> str:

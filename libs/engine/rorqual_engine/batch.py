@@ -51,13 +51,15 @@ class SequenceChunk:
     num_stored: int = 0
     """Rows before this position are replayed: their Block KV is in the pages and stays as it is."""
     defers_late: bool = False
-    """A prompt's chunk: late layers wait for the chunk that wants logits, and then run on the last
-    window of rows only. False: every row runs through every layer."""
+    """A prompt's chunk: late layers wait for the one that wants logits or ends the prompt, and run
+    on the last window of rows only then. False: every row runs through every layer."""
     embeddings: ImageRows | None = None
     """Rows whose embedding comes from images instead of the table."""
     previous_ids: Sequence[int] = ()
     """The last ids before start, where a replay begins (start = window_floor > 0): as many as the
     model's num_previous_ids, or all there are."""
+    ends_prompt: bool = False
+    """Rows behind this chunk are an answer's: no prompt that defers goes on there."""
     all_logits: bool = False
     """With wants_logits: the logits of every row are returned, in their order; not for rows that
     defer."""

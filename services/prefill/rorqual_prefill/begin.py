@@ -119,13 +119,18 @@ class PrefixStage:
         for number, window in job.windows:
             if 0 < number <= len(keys):
                 self._windows.learn(keys[number - 1], window)
-        num_blocks = min(len(keys), num_reusable_blocks(num_tokens))
+        num_blocks = min(len(keys), num_reusable_blocks(self._last_begin(job, num_tokens)))
         if job.exact_only:
             num_blocks = min(num_blocks, job.num_exact_blocks)
         num_blocks = self._choose(job, keys, num_blocks).num_blocks
         promise = Promise(min(job.num_matched_blocks, num_blocks), job.num_exact_blocks)
         place = Place(self._urgency_s(active))
         return self._fetcher.fetching(keys[:num_blocks], promise, place, num_tokens)
+
+    def _last_begin(self, job: Job, num_tokens: int) -> int:
+        """A model with windows begins in the prompt, wherever its answer so far ends: windows that
+        are kept may lack the layers which an answer's rows need."""
+        return num_tokens - job.num_output_tokens if self._cache.num_windows else num_tokens
 
     async def run(self, work: Work) -> Begin:
         """Stored blocks into the first pages; tells kvmeta what it was wrong about."""
@@ -238,6 +243,7 @@ class PrefixStage:
             num_stored=resume.num_stored,
             previous_ids=tuple(work.token_ids[first_id:floor].tolist()),
             keep_at=0 if is_kept_already else keep_at,
+            answer_at=work.job.answer_at,
         )
 
 

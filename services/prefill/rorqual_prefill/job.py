@@ -71,6 +71,11 @@ class Job:
     """End tokens of this request beside the model's."""
 
     @property
+    def answer_at(self) -> int | None:
+        """Where output of an earlier run begins; None = there is none."""
+        return self.num_prompt_tokens - self.num_output_tokens if self.num_output_tokens else None
+
+    @property
     def image_spans(self) -> list[ImageSpan]:
         """The images as block keys have them."""
         return [image.span for image in self.images]

@@ -57,20 +57,24 @@ class PromptWindow:
     """Ids before the floor."""
     keep_at: int = 0
     """A chunk ends here, so that the window can be kept for other prompts; 0 = nowhere."""
+    answer_at: int | None = None
+    """Rows from here on are output of an earlier run, and run as they did there, each through every
+    layer; None = there are none."""
     kept: np.ndarray | None = field(default=None, init=False)
     """Snapshot at keep_at."""
     at_end: np.ndarray | None = field(default=None, init=False)
     """Snapshot behind the whole prompt."""
 
     def cut(self, start: int, num_tokens: int) -> int:
-        """Length of a chunk that does not run past keep_at."""
-        left = self.keep_at - start
-        return min(num_tokens, left) if left > 0 else num_tokens
+        """Length of a chunk that does not run past keep_at, nor from the prompt into its answer."""
+        ends = (end for end in (self.keep_at, self.answer_at or 0) if end > start)
+        return min(num_tokens, min(ends, default=start + num_tokens) - start)
 
     def prepare(self, chunk: SequenceChunk) -> None:
         """Tell a chunk of the prompt what it needs to know."""
         chunk.window = self.slot
-        chunk.defers_late = True
+        chunk.defers_late = self.answer_at is None or chunk.start < self.answer_at
+        chunk.ends_prompt = chunk.start + len(chunk.token_ids) == self.answer_at
         chunk.window_floor, chunk.num_stored = self.floor, self.num_stored
         if chunk.start == self.floor:
             chunk.previous_ids = self.previous_ids

@@ -93,6 +93,20 @@ def test_a_chunk_ends_where_the_window_is_kept() -> None:
     assert PromptWindow(0).cut(0, 512) == 512
 
 
+def test_rows_of_an_answer_run_as_they_did_in_decode() -> None:
+    window = PromptWindow(0, keep_at=256, answer_at=200)
+    assert [window.cut(0, 512), window.cut(200, 512), window.cut(256, 44)] == [200, 56, 44]
+    chunks = [SequenceChunk(range(size), start, [0]) for start, size in ((0, 100), (100, 100))]
+    chunks.append(SequenceChunk(range(56), 200, [0]))
+    for chunk in chunks:
+        window.prepare(chunk)
+    assert [(c.defers_late, c.ends_prompt) for c in chunks] == [
+        (True, False),
+        (True, True),
+        (False, False),
+    ]
+
+
 def test_only_the_first_chunk_of_a_replay_is_told_what_came_before() -> None:
     window = PromptWindow(7, floor=128, num_stored=256, previous_ids=(4, 5))
     chunks = [SequenceChunk((1,), start, [0, 1, 2]) for start in (128, 256)]

@@ -117,6 +117,25 @@ def test_a_short_prompt_loses_nothing_by_late_layers(
     assert torch.equal(late, _run(model, cache, next(leases), tokens, [50], defers=False))
 
 
+@pytest.mark.parametrize("num_prompt", [200, 256])
+def test_a_prompt_with_the_answer_so_far_goes_on_as_the_answer_did(
+    model: DeepseekModel, cache: PagedKvCache, num_prompt: int
+) -> None:
+    """Its late layers see the prompt's last window, and every row of the answer."""
+    leases = _fresh(model, cache)
+    once = next(leases)
+    _run(model, cache, once, TOKENS[:num_prompt], [128])
+    expected = _run(model, cache, once, TOKENS, [1], start=num_prompt, defers=False)
+    again = next(leases)
+    for start, end in cut(num_prompt, [150]):
+        tokens, is_end = TOKENS[start:end], end == num_prompt
+        chunk = SequenceChunk(tokens, start, again.pages, window=again.window, defers_late=True)
+        chunk.ends_prompt = is_end
+        assert len(model.forward([chunk], cache)) == 0
+    found = _run(model, cache, again, TOKENS, [33], start=num_prompt, defers=False)
+    assert torch.equal(found, expected)
+
+
 def test_a_long_prompts_late_layers_see_its_last_window(exact: DeepseekModel) -> None:
     """Equal to running every row, if rows before the last window are hidden from late windows."""
     cache = exact.new_cache(6)

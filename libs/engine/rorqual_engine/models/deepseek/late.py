@@ -38,7 +38,7 @@ def late_spans(
     spans: list[LateSpan] = []
     first = 0
     for given, source in zip(chunks, rows.chunks, strict=True):
-        if given.defers_late and not given.wants_logits:
+        if given.defers_late and not (given.wants_logits or given.ends_prompt):
             continue
         target = replace(source, first=first)
         if given.defers_late:
