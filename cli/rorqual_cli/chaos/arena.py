@@ -118,6 +118,7 @@ def _options(
         env={
             "RORQUAL_PREFILL_CALIBRATE_S": "0",
             "RORQUAL_KVMETA_TEND_INTERVAL_S": "0.5",  # how soon it counts leases anew
+            "RORQUAL_KVMETA_LEASE_S": "10",  # of those whose holder was cut off, the longest wait
             "RORQUAL_ROUTER_EXACT_PREFIXES": "1",  # or a lost window would change answers
             "RORQUAL_PREFILL_STORE_CAPACITY_BYTES": str(_STORE_BYTES),
             "RORQUAL_DECODE_STORE_CAPACITY_BYTES": str(_STORE_BYTES),
