@@ -23,7 +23,7 @@ from rorqual_runtime.connection import BrokerConnection
 from rorqual_runtime.context import (
     MessageContext,
     attach,
-    effective_deadline_unix_s,
+    effective_deadline_s,
     inherit_deadline,
     message_context,
     request_headers,
@@ -176,14 +176,14 @@ class Bus:
         RequestTooLarge, Corrupt.
         """
         outage_s = self.outage_s if outlasts_outages else 0.0
-        end_unix_s = effective_deadline_unix_s(timeout_s + outage_s)
-        left_s = end_unix_s - time.time()
+        end_s = effective_deadline_s(timeout_s + outage_s)
+        left_s = end_s - time.monotonic()
         own_s = min(timeout_s, left_s)
         absent_s = own_s if absent_timeout_s is None else absent_timeout_s
         msg = await self.connection.ask(
             subject,
             message.SerializeToString(),
-            lambda answer_s: request_headers(min(end_unix_s, time.time() + answer_s)),
+            lambda answer_s: request_headers(min(end_s - time.monotonic(), answer_s)),
             Patience(own_s, absent_s, left_s - own_s),
             again_s=again_s,
         )
@@ -349,7 +349,7 @@ class _Served:
         request_id = getattr(request, "request_id", "")
         if request_id:
             trace.get_current_span().set_attribute("rorqual.request_id", request_id)
-        with bind_request_id(request_id), inherit_deadline(context.deadline_unix_s):
+        with bind_request_id(request_id), inherit_deadline(context.deadline_s):
             scope = asyncio.timeout(left_s)
             try:
                 async with scope:

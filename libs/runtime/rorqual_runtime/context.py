@@ -1,4 +1,8 @@
-"""What travels beside a message: deadline and trace context, as NATS headers."""
+"""What travels beside a message: deadline and trace context, as NATS headers.
+
+Within a process a deadline is a time of its monotonic clock, so that nobody's is over, or never
+comes, because a clock was set.
+"""
 
 from __future__ import annotations
 
@@ -15,17 +19,22 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 from rorqual_runtime.errors import DeadlineExceeded
 
 DEADLINE_HEADER = "Rorqual-Deadline-Unix-S"
+TIMEOUT_HEADER = "Rorqual-Timeout-S"
+"""What was left when it was sent."""
+MAX_UNDER_WAY_S = 30.0
+"""A message that seems to have been under way for longer, or to come from the future, tells of
+clocks that differ: then it counts as sent just now."""
 
 _propagator = TraceContextTextMapPropagator()
-_deadline_unix_s: ContextVar[float | None] = ContextVar("rorqual_deadline_unix_s", default=None)
+_deadline_s: ContextVar[float | None] = ContextVar("rorqual_deadline_s", default=None)
 
 
 @dataclass(frozen=True, slots=True)
 class MessageContext:
     """The envelope of a received message."""
 
-    deadline_unix_s: float | None = None
-    """When the sender stops waiting; None when it did not say."""
+    deadline_s: float | None = None
+    """When the sender stops waiting (monotonic); None when it did not say."""
     headers: Mapping[str, str] = field(default_factory=dict)
     """All NATS headers of the message."""
     subject: str = ""
@@ -33,44 +42,44 @@ class MessageContext:
 
     def remaining_s(self, default: float) -> float:
         """Seconds until the deadline, never negative; `default` when there is none."""
-        if self.deadline_unix_s is None:
+        if self.deadline_s is None:
             return default
-        return max(0.0, self.deadline_unix_s - time.time())
+        return max(0.0, self.deadline_s - time.monotonic())
 
 
-def current_deadline_unix_s() -> float | None:
-    """The deadline that code running now inherits from the request it serves."""
-    return _deadline_unix_s.get()
+def current_deadline_s() -> float | None:
+    """The deadline that code running now inherits from the request it serves (monotonic)."""
+    return _deadline_s.get()
 
 
 @contextlib.contextmanager
-def inherit_deadline(deadline_unix_s: float | None) -> Iterator[None]:
-    """Requests made inside are bounded by this deadline; None lifts the bound."""
-    token = _deadline_unix_s.set(deadline_unix_s)
+def inherit_deadline(deadline_s: float | None) -> Iterator[None]:
+    """Requests made inside are bounded by this deadline (monotonic); None lifts the bound."""
+    token = _deadline_s.set(deadline_s)
     try:
         yield
     finally:
-        _deadline_unix_s.reset(token)
+        _deadline_s.reset(token)
 
 
 def forget_deadline() -> None:
     """From here on, in this task or context, no deadline is inherited."""
-    _deadline_unix_s.set(None)
+    _deadline_s.set(None)
 
 
-def effective_deadline_unix_s(timeout_s: float) -> float:
-    """Own timeout or the inherited deadline, whichever comes first.
+def effective_deadline_s(timeout_s: float) -> float:
+    """Own timeout or the inherited deadline, whichever comes first (monotonic).
 
     Raises: DeadlineExceeded when it has passed already.
     """
-    now_unix_s = time.time()
-    deadline_unix_s = now_unix_s + timeout_s
-    inherited = _deadline_unix_s.get()
-    if inherited is not None:
-        deadline_unix_s = min(deadline_unix_s, inherited)
-    if deadline_unix_s <= now_unix_s:
+    now_s = time.monotonic()
+    deadline_s = now_s + timeout_s
+    inherited_s = _deadline_s.get()
+    if inherited_s is not None:
+        deadline_s = min(deadline_s, inherited_s)
+    if deadline_s <= now_s:
         raise DeadlineExceeded()
-    return deadline_unix_s
+    return deadline_s
 
 
 def trace_headers() -> dict[str, str]:
@@ -80,10 +89,11 @@ def trace_headers() -> dict[str, str]:
     return headers
 
 
-def request_headers(deadline_unix_s: float) -> dict[str, str]:
-    """Headers of a request: trace context and deadline."""
+def request_headers(timeout_s: float) -> dict[str, str]:
+    """Headers of a request: trace context, and how long its answer is waited for."""
     headers = trace_headers()
-    headers[DEADLINE_HEADER] = f"{deadline_unix_s:.6f}"
+    headers[TIMEOUT_HEADER] = f"{timeout_s:.6f}"
+    headers[DEADLINE_HEADER] = f"{time.time() + timeout_s:.6f}"
     return headers
 
 
@@ -91,11 +101,18 @@ def message_context(subject: str, headers: Mapping[str, str] | None) -> MessageC
     """The envelope of a message; a deadline that is no number counts as none."""
     if not headers:
         return MessageContext(subject=subject)
-    deadline_unix_s = None
-    with contextlib.suppress(ValueError):
-        text = headers.get(DEADLINE_HEADER)
-        deadline_unix_s = float(text) if text else None
-    return MessageContext(deadline_unix_s, headers, subject)
+    deadline_s = None
+    with contextlib.suppress(KeyError, ValueError):
+        timeout_s, deadline_unix_s = float(headers[TIMEOUT_HEADER]), float(headers[DEADLINE_HEADER])
+        left_s = _left_s(timeout_s, deadline_unix_s - time.time())
+        deadline_s = time.monotonic() + left_s
+    return MessageContext(deadline_s, headers, subject)
+
+
+def _left_s(timeout_s: float, left_by_clock_s: float) -> float:
+    """Of the timeout that a message came with."""
+    under_way_s = timeout_s - left_by_clock_s
+    return left_by_clock_s if 0 <= under_way_s <= MAX_UNDER_WAY_S else timeout_s
 
 
 def trace_context(headers: Mapping[str, str] | None) -> Context:

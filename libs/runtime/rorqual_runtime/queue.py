@@ -12,7 +12,7 @@ from google.protobuf.message import Message
 from rorqual_runtime import subjects
 from rorqual_runtime.bus import Bus
 from rorqual_runtime.consumer import QueueConsumer
-from rorqual_runtime.context import effective_deadline_unix_s, trace_headers
+from rorqual_runtime.context import effective_deadline_s, trace_headers
 from rorqual_runtime.errors import DeadlineExceeded, Unavailable
 from rorqual_runtime.jetstream import JetStreamApi, parse_api_reply, raise_for_error
 from rorqual_runtime.leases import ABSENT_TIMEOUT_S, LeasedJob
@@ -94,15 +94,15 @@ class WorkQueue:
 
         Raises: NoCapacity when the queue is full, RequestTooLarge, Unavailable, DeadlineExceeded.
         """
-        deadline_unix_s = effective_deadline_unix_s(timeout_s)
+        deadline_s = effective_deadline_s(timeout_s)
         payload = message.SerializeToString()
         headers = trace_headers() | {"Nats-Msg-Id": msg_id}
         while True:
             try:
-                reply = await self._store(subject, payload, headers, deadline_unix_s)
+                reply = await self._store(subject, payload, headers, deadline_s)
                 break
             except Unavailable:  # a broker that is only just back has no stream yet, or none at all
-                if deadline_unix_s - time.time() <= RETRY_PAUSE_S:
+                if deadline_s - time.monotonic() <= RETRY_PAUSE_S:
                     raise
             await asyncio.sleep(RETRY_PAUSE_S)
             with contextlib.suppress(Unavailable, DeadlineExceeded):
@@ -134,9 +134,9 @@ class WorkQueue:
         return await self._api.num_messages(self._stream)
 
     async def _store(
-        self, subject: str, payload: bytes, headers: dict[str, str], deadline_unix_s: float
+        self, subject: str, payload: bytes, headers: dict[str, str], deadline_s: float
     ) -> dict[str, Any]:
-        patience = Patience(deadline_unix_s - time.time(), ABSENT_TIMEOUT_S)
+        patience = Patience(deadline_s - time.monotonic(), ABSENT_TIMEOUT_S)
         msg = await self._connection.ask(
             subject, payload, lambda _left_s: headers, patience, again_s=STORE_AGAIN_S
         )

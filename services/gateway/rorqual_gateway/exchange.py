@@ -282,10 +282,12 @@ class Exchange:
         self._gateway.soon(self._gateway.cancel(self._request_id, reason))
 
     async def _answer_in_time(self, sink: EventSink) -> None:
-        scope = asyncio.timeout(self._deadline_unix_s - self._gateway.clock.now_unix_s())
+        clock = self._gateway.clock
+        left_s = self._deadline_unix_s - clock.now_unix_s()
+        scope = asyncio.timeout(left_s)
         try:
             async with scope:
-                with inherit_deadline(self._deadline_unix_s):
+                with inherit_deadline(clock.monotonic_s() + left_s):
                     if self._kept is not None and not self._kept.is_new:
                         await self._go_on(self._kept, sink)
                     else:

@@ -204,7 +204,7 @@ class PrefillService:
         scope = asyncio.timeout(active.left_s())
         try:
             self._refuse_dead(active.job)
-            with inherit_deadline(self.clock.now_unix_s() + active.left_s()):
+            with inherit_deadline(self.clock.monotonic_s() + active.left_s()):
                 async with scope:
                     await self.ports.serve(active)
         except TimeoutError:
@@ -222,10 +222,11 @@ class PrefillService:
 
     def _countdown(self, job: Job) -> Callable[[], float]:
         """Seconds left until the job's deadline, or until the default bound where it has none."""
-        end_unix_s = job.deadline_unix_s
-        if end_unix_s <= 0:
-            end_unix_s = self.clock.now_unix_s() + self.settings.default_deadline_s
-        return lambda: max(0.0, end_unix_s - self.clock.now_unix_s())
+        left_s = self.settings.default_deadline_s
+        if job.deadline_unix_s > 0:
+            left_s = job.deadline_unix_s - self.clock.now_unix_s()
+        end_s = self.clock.monotonic_s() + left_s
+        return lambda: max(0.0, end_s - self.clock.monotonic_s())
 
     async def _report(self, job: Job, error: ServingError) -> None:
         """Tell the recipe, also when the bus is away for a while."""

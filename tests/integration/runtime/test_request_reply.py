@@ -89,14 +89,14 @@ async def test_a_slow_handler_ends_at_the_callers_deadline_on_both_sides(
 async def test_a_nested_request_inherits_the_nearer_deadline(
     server_bus: Bus, caller_bus: Bus
 ) -> None:
-    seen: list[float | None] = []
+    seen: list[float] = []
 
     async def inner(_request: object, context: MessageContext) -> router_pb2.SubmitReply:
-        seen.append(context.deadline_unix_s)
+        seen.append(context.remaining_s(default=1e9))
         return router_pb2.SubmitReply(submitted=router_pb2.Submitted(bucket="lt16k"))
 
     async def outer(_request: object, context: MessageContext) -> router_pb2.PlaceReply:
-        seen.append(context.deadline_unix_s)
+        seen.append(context.remaining_s(default=1e9))
         await server_bus.request(
             subjects.router_submit(),
             router_pb2.SubmitRequest(),
@@ -109,8 +109,7 @@ async def test_a_nested_request_inherits_the_nearer_deadline(
     await server_bus.serve(subjects.router_submit(), *types, inner, name="submit")
     await serve_place(server_bus, outer)
     await ask_place(caller_bus, timeout_s=WAIT_S)
-    assert seen[0] is not None
-    assert seen[0] == seen[1]
+    assert 0 < seen[1] <= seen[0] <= WAIT_S
 
 
 async def test_a_handler_is_not_run_after_its_deadline(server_bus: Bus, caller_bus: Bus) -> None:
@@ -122,7 +121,7 @@ async def test_a_handler_is_not_run_after_its_deadline(server_bus: Bus, caller_b
         return router_pb2.PlaceReply()
 
     await serve_place(server_bus, handler)
-    late = {"Rorqual-Deadline-Unix-S": str(time.time() - 1)}
+    late = {"Rorqual-Timeout-S": "0", "Rorqual-Deadline-Unix-S": str(time.time())}
     msg = await caller_bus.connection.request(subjects.router_place(), b"", late, timeout_s=WAIT_S)
     reply = router_pb2.PlaceReply.FromString(msg.data)
     assert reply.error.code == DeadlineExceeded.code
