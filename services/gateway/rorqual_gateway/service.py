@@ -56,6 +56,8 @@ MAX_DECISIONS = 100
 RENDER_TIMEOUT_S = 1.0
 MODELS_TIMEOUT_S = 2.0
 RESEND_TIMEOUT_S = 1.0
+RESEND_AGAIN_S = 0.3
+"""Half of what we ask an instance that was cut off goes where it was, until the broker notices."""
 LEAVE_BUDGET_S, LEAVE_PAUSE_S = 30.0, 1.0
 LAST_WORDS_S = 1.0
 """Of a drain's time: answers that are not complete by then end with an error instead of silence."""
@@ -281,6 +283,7 @@ class GatewayService:
             ResendEventsReply,
             timeout_s=RESEND_TIMEOUT_S,
             absent_timeout_s=0.0,
+            again_s=RESEND_AGAIN_S,
         )
 
     async def render_error(
