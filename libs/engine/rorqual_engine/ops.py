@@ -56,6 +56,10 @@ class StepOps(Protocol):
         """
         ...
 
+    def write(self, layer: int, qkv: torch.Tensor) -> None:
+        """What attend writes, and nothing else; q is not read."""
+        ...
+
     def gate(self, gate_up: torch.Tensor) -> torch.Tensor:
         """silu(gate) * up; gate_up: [T, 2 * inner], gate first. Returns [T, inner]."""
         ...

@@ -131,4 +131,5 @@ def _request(sequence: Running) -> GuessRequest:
         sampling=sampling_state(sequence.spec.sampling, position),
         window=sequence.window,
         num_wanted=sequence.num_left - 1,
+        pages=sequence.pages,
     )

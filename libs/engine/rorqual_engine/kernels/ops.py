@@ -74,16 +74,26 @@ class KernelStep:
     def attend(self, layer: int, qkv: torch.Tensor) -> torch.Tensor:
         target = qkv.new_empty((qkv.shape[0], self._ops.shape.q_dim))
         args = self._attention_args
-        args[attention.QKV] = qkv.data_ptr()
         args[attention.TARGET] = target.data_ptr()
-        args[attention.LAYER_BYTES_BEFORE] = layer * 4 * self._ops.shape.kv_dim * PAGE_TOKENS
         args[attention.WRITES_FIRST] = self._is_one_phase
-        if not self._is_one_phase:
-            args[attention.NEXT] = 0
-            self._ops.write(self._attention_at, self._num_threads)
+        if self._is_one_phase:
+            self._see(layer, qkv)
+        else:
+            self.write(layer, qkv)
         args[attention.NEXT] = 0
         self._ops.attend(self._attention_at, self._num_threads)
         return target
+
+    def write(self, layer: int, qkv: torch.Tensor) -> None:
+        self._see(layer, qkv)
+        self._attention_args[attention.NEXT] = 0
+        self._ops.write(self._attention_at, self._num_threads)
+
+    def _see(self, layer: int, qkv: torch.Tensor) -> None:
+        """This layer's rows are the next to be written or attended from."""
+        args = self._attention_args
+        args[attention.QKV] = qkv.data_ptr()
+        args[attention.LAYER_BYTES_BEFORE] = layer * 4 * self._ops.shape.kv_dim * PAGE_TOKENS
 
     def _run_rows(
         self, kernel: KernelCall, args: np.ndarray, args_at: int, target: torch.Tensor

@@ -10,7 +10,7 @@ import torch
 from rorqual_engine.sampling import SamplingState, sample
 
 Sampler = Callable[[int, torch.Tensor], torch.Tensor]
-"""(k, fp32 logits [S, V]) -> int64 [S], the k-th guess of every block, k from 0."""
+"""(k, fp32 logits [S, V]) -> int64 [S], the place of the k-th guess of every block, k from 0."""
 
 
 @dataclass(frozen=True)
@@ -25,6 +25,8 @@ class Anchor:
     """The sequence's window slot."""
     window_floor: int = 0
     """Nothing before this position is read: where a replay began."""
+    pages: Sequence[int] = ()
+    """The sequence's pages, up to its last token's at least, for modules that keep keys there."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +36,7 @@ class Drafts:
     tokens: torch.Tensor
     """int64 [S, g]"""
     logits: torch.Tensor
-    """fp32 [S, g, V]: what each was drawn from"""
+    """fp32 [S, g, V]: what each was drawn from; V: the tokens that may be guessed"""
     raw_confidences: torch.Tensor
     """fp32 [S, g], before temperature and sigmoid"""
     confidences: torch.Tensor
@@ -42,7 +44,7 @@ class Drafts:
 
 
 def greedy(k: int, logits: torch.Tensor) -> torch.Tensor:
-    """The likeliest token of every row."""
+    """The likeliest of every row."""
     del k
     return logits.argmax(-1)
 

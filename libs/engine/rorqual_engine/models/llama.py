@@ -4,99 +4,25 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch.nn import functional
 
-from rorqual_engine.batch import SequenceChunk, lay_out
-from rorqual_engine.errors import BadChunk, CorruptModel, UnsupportedModel
+from rorqual_engine.batch import Batch, SequenceChunk, lay_out
+from rorqual_engine.errors import BadChunk, UnsupportedModel
 from rorqual_engine.kernels.ops import KernelOps, supports
 from rorqual_engine.kv import LAYOUT_VERSION, PagedKvCache, uniform_layout
 from rorqual_engine.models.base import CausalModel
+from rorqual_engine.models.drafts import Anchor, Drafts, Sampler, greedy
 from rorqual_engine.models.linear import Linear
+from rorqual_engine.models.llama_draft import LlamaDraft, LlamaDraftConfig, Taps
+from rorqual_engine.models.llama_layer import LlamaConfig, LlamaLayer
 from rorqual_engine.models.options import LoadOptions
 from rorqual_engine.models.weights import Weights
-from rorqual_engine.ops import AttentionShape, LayerOps
+from rorqual_engine.ops import LayerOps, StepOps
 from rorqual_engine.ref import TorchOps
-from rorqual_engine.rope import RopeParams, RopeTable, build_table, rope_params
-
-
-@dataclass(frozen=True)
-class LlamaConfig:
-    """The part of config.json that matters, checked."""
-
-    hidden: int
-    inner: int
-    num_layers: int
-    shape: AttentionShape
-    eps: float
-    vocab_size: int
-    max_context_tokens: int
-    tied_head: bool
-    eos_token_ids: tuple[int, ...]
-    rope: RopeParams
-
-    @classmethod
-    def from_hf(cls, config: dict[str, Any]) -> LlamaConfig:
-        """Raises: CorruptModel for a missing key, UnsupportedModel for an unknown variant."""
-        try:
-            heads = int(config["num_attention_heads"])
-            head_dim = int(config.get("head_dim") or config["hidden_size"] // heads)
-            kv_heads = int(config.get("num_key_value_heads") or heads)
-            checked = cls(
-                hidden=int(config["hidden_size"]),
-                inner=int(config["intermediate_size"]),
-                num_layers=int(config["num_hidden_layers"]),
-                shape=AttentionShape(heads, kv_heads, head_dim),
-                eps=float(config["rms_norm_eps"]),
-                vocab_size=int(config["vocab_size"]),
-                max_context_tokens=int(config["max_position_embeddings"]),
-                tied_head=bool(config.get("tie_word_embeddings", False)),
-                eos_token_ids=_as_ids(config.get("eos_token_id")),
-                rope=rope_params(config, head_dim),
-            )
-        except KeyError as err:
-            raise CorruptModel("config.json", f"{err} is missing") from err
-        except (TypeError, ValueError) as err:
-            raise CorruptModel("config.json", str(err)) from err
-        if config.get("hidden_act", "silu") != "silu" or config.get("use_sliding_window"):
-            raise UnsupportedModel("only silu and full attention are known in the Llama family")
-        if heads % kv_heads or head_dim % 2:
-            raise CorruptModel("config.json", f"{heads} heads, {kv_heads} kv heads, dim {head_dim}")
-        return checked
-
-
-@dataclass(frozen=True)
-class LlamaLayer:
-    """Weights of one layer; q, k, v and gate, up are fused."""
-
-    attention_norm: torch.Tensor
-    qkv: Linear
-    attention_out: Linear
-    mlp_norm: torch.Tensor
-    gate_up: Linear
-    down: Linear
-
-    @classmethod
-    def load(cls, weights: Weights, index: int) -> LlamaLayer:
-        prefix = f"model.layers.{index}"
-
-        def linear(*names: str) -> Linear:
-            return Linear(
-                weights.stacked([f"{prefix}.{name}.weight" for name in names]),
-                weights.optional_stacked([f"{prefix}.{name}.bias" for name in names]),
-            )
-
-        return cls(
-            attention_norm=weights.get(f"{prefix}.input_layernorm.weight"),
-            qkv=linear("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
-            attention_out=linear("self_attn.o_proj"),
-            mlp_norm=weights.get(f"{prefix}.post_attention_layernorm.weight"),
-            gate_up=linear("mlp.gate_proj", "mlp.up_proj"),
-            down=linear("mlp.down_proj"),
-        )
+from rorqual_engine.rope import RopeTable, build_table
 
 
 class LlamaModel(CausalModel):
@@ -119,65 +45,94 @@ class LlamaModel(CausalModel):
         self.vocab_size = self.config.vocab_size
         self.max_context_tokens = self.config.max_context_tokens
         self.eos_token_ids = self.config.eos_token_ids
-        shape = self.config.shape
-        self.kv_layout = uniform_layout(
-            self.config.num_layers, 2 * shape.kv_dim * dtype.itemsize, "block"
-        )
-        self.fingerprint = _fingerprint(content_id, dtype)
-        _check_shapes(self.config, weights)
+        shape, num_layers = self.config.shape, self.config.num_layers
+        weights.check_shape("model.embed_tokens.weight", (self.vocab_size, self.config.hidden))
         self._embedding = weights.get("model.embed_tokens.weight")
-        self._layers = [LlamaLayer.load(weights, i) for i in range(self.config.num_layers)]
+        prefixes = [f"model.layers.{index}" for index in range(num_layers)]
+        self._layers = [LlamaLayer.load(weights, prefix, self.config) for prefix in prefixes]
         self._norm = weights.get("model.norm.weight")
         tied = self.config.tied_head or "lm_head.weight" not in weights
-        self._head = Linear(self._embedding if tied else weights.get("lm_head.weight"))
+        head = self._embedding if tied else weights.get("lm_head.weight")
+        self._head = Linear(head)
+        drafts = LlamaDraftConfig.find(config, num_layers) if options.drafts else None
+        self.dspark: LlamaDraft | None = None
+        """A draft of a block of tokens, where it was asked for and the checkpoint has it."""
+        if drafts is not None:
+            self.dspark = LlamaDraft(weights, self.config, drafts, self._embedding, head)
+            self.num_drafts, num_layers = drafts.block, num_layers + drafts.num_layers
+        self.kv_layout = uniform_layout(num_layers, 2 * shape.kv_dim * dtype.itemsize, "block")
+        self.fingerprint = _fingerprint(content_id, dtype, num_layers)
         rope = build_table(self.config.rope, self.max_context_tokens, dtype, device)
         self._ops = _choose_ops(self.config, rope, device, dtype)
 
     @torch.no_grad()
     def forward(self, chunks: Sequence[SequenceChunk], cache: PagedKvCache) -> torch.Tensor:
-        if cache.layout != self.kv_layout:
-            raise BadChunk("the cache was made for another model")
-        batch = lay_out(
-            chunks,
-            cache,
-            vocab_size=self.vocab_size,
-            max_context_tokens=self.max_context_tokens,
-        )
+        batch = self._lay_out(chunks, cache)
         step = self._ops.begin(batch, cache)
-        hidden = functional.embedding(
-            torch.from_numpy(batch.token_ids).to(self.device), self._embedding
-        )
+        wanted = torch.from_numpy(batch.logits_rows).to(self.device)
+        if self.dspark is not None:
+            taps = Taps(self.dspark.config.taps)
+            last = self._run(batch, step, taps)
+            self.dspark.keep(step, taps.joined())
+            return self._logits(last[wanted])
+        return self._logits(self._run(batch, step, wanted=wanted))
+
+    @torch.no_grad()
+    def seen(
+        self, chunks: Sequence[SequenceChunk], cache: PagedKvCache, layers: Sequence[int]
+    ) -> torch.Tensor:
+        """What the attention of these layers sees, side by side: [T, layers * D], layers in
+        ascending order; num_layers = the head. KV is written as by forward."""
+        batch = self._lay_out(chunks, cache)
+        taps = Taps(layers)
+        self._run(batch, self._ops.begin(batch, cache), taps)
+        return taps.joined()
+
+    def _run(
+        self,
+        batch: Batch,
+        step: StepOps,
+        taps: Taps | None = None,
+        wanted: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """What the head sees of the wanted rows, else of all. [rows, D]"""
+        token_ids = torch.from_numpy(batch.token_ids).to(self.device)
+        hidden = functional.embedding(token_ids, self._embedding)
         delta: torch.Tensor | None = None
         for index, layer in enumerate(self._layers):
-            normed = step.add_norm(hidden, delta, layer.attention_norm)
-            delta = layer.attention_out(step.attend(index, layer.qkv(normed)))
-            normed = step.add_norm(hidden, delta, layer.mlp_norm)
-            delta = layer.down(step.gate(layer.gate_up(normed)))
+            seen, delta = layer(step, index, hidden, delta)
+            if taps is not None:
+                taps.see(index, seen)
         assert delta is not None
-        if not len(batch.logits_rows):
-            return hidden.new_empty((0, self.vocab_size))
-        wanted = torch.from_numpy(batch.logits_rows).to(self.device)
-        last = step.add_norm(hidden[wanted], delta[wanted], self._norm)
-        logits = self._head(last)
+        if wanted is not None:
+            hidden, delta = hidden[wanted], delta[wanted]
+        last = step.add_norm(hidden, delta, self._norm)
+        if taps is not None:
+            taps.see(len(self._layers), last)
+        return last
+
+    def _logits(self, rows: torch.Tensor) -> torch.Tensor:
+        """rows: what the head sees, possibly none."""
+        if not len(rows):
+            return rows.new_empty((0, self.vocab_size))
+        logits = self._head(rows)
         return logits if self.device.type == "cpu" else logits.float()
 
+    @torch.no_grad()
+    def draft(
+        self, anchors: Sequence[Anchor], cache: PagedKvCache, sampler: Sampler = greedy
+    ) -> Drafts:
+        if self.dspark is None:
+            return super().draft(anchors, cache, sampler)
+        batch = self._lay_out([self.dspark.chunk(anchor) for anchor in anchors], cache)
+        return self.dspark.draft(batch, self._ops.begin(batch, cache), sampler)
 
-def _check_shapes(config: LlamaConfig, weights: Weights) -> None:
-    """The weights are those that config.json speaks of. Raises: CorruptModel."""
-    weights.check_shape("model.embed_tokens.weight", (config.vocab_size, config.hidden))
-    q_dim, kv_dim = config.shape.q_dim, config.shape.kv_dim
-    shapes = {
-        "self_attn.q_proj": (q_dim, config.hidden),
-        "self_attn.k_proj": (kv_dim, config.hidden),
-        "self_attn.v_proj": (kv_dim, config.hidden),
-        "self_attn.o_proj": (config.hidden, q_dim),
-        "mlp.gate_proj": (config.inner, config.hidden),
-        "mlp.up_proj": (config.inner, config.hidden),
-        "mlp.down_proj": (config.hidden, config.inner),
-    }
-    for index in range(config.num_layers):
-        for name, shape in shapes.items():
-            weights.check_shape(f"model.layers.{index}.{name}.weight", shape)
+    def _lay_out(self, chunks: Sequence[SequenceChunk], cache: PagedKvCache) -> Batch:
+        if cache.layout != self.kv_layout:
+            raise BadChunk("the cache was made for another model")
+        return lay_out(
+            chunks, cache, vocab_size=self.vocab_size, max_context_tokens=self.max_context_tokens
+        )
 
 
 def _choose_ops(
@@ -190,12 +145,7 @@ def _choose_ops(
     return TorchOps(config.shape, rope, config.eps)
 
 
-def _fingerprint(content_id: str, dtype: torch.dtype) -> str:
-    text = f"llama|{content_id}|{dtype}|layout={LAYOUT_VERSION}"
+def _fingerprint(content_id: str, dtype: torch.dtype, num_layers: int) -> str:
+    """num_layers: that keep KV, those of a draft module included."""
+    text = f"llama|{content_id}|{dtype}|layout={LAYOUT_VERSION}|layers={num_layers}"
     return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
-
-
-def _as_ids(value: int | list[int] | None) -> tuple[int, ...]:
-    if value is None:
-        return ()
-    return (value,) if isinstance(value, int) else tuple(value)

@@ -48,6 +48,15 @@ class Weights:
         tensor: torch.Tensor = self._files[name].get_tensor(name)
         return tensor.to(device=self._device, dtype=self._dtype, copy=True).contiguous()
 
+    def whole_numbers(self, name: str) -> torch.Tensor:
+        """As get, int64. Raises: CorruptModel, for other than whole numbers as well."""
+        if name not in self._files:
+            raise CorruptModel(self.model_dir, f"tensor {name} is missing")
+        tensor: torch.Tensor = self._files[name].get_tensor(name)
+        if tensor.is_floating_point() or tensor.is_complex():
+            raise CorruptModel(self.model_dir, f"tensor {name} is {tensor.dtype}")
+        return tensor.to(device=self._device, dtype=torch.int64)
+
     def stacked(self, names: list[str]) -> torch.Tensor:
         """Several tensors on top of each other along their first dimension."""
         return torch.cat([self.get(name) for name in names])

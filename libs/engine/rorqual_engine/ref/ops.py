@@ -100,16 +100,22 @@ class TorchStep:
 
     def attend(self, layer: int, qkv: torch.Tensor) -> torch.Tensor:
         shape = self._ops.shape
-        query, key, value = (
-            part.view(len(part), -1, shape.head_dim)
-            for part in torch.split(qkv, [shape.q_dim, shape.kv_dim, shape.kv_dim], dim=-1)
-        )
+        query = qkv[:, : shape.q_dim].view(len(qkv), -1, shape.head_dim)
         query = rotate(query, self._cos, self._sin)
-        key = rotate(key, self._cos, self._sin)
-        views = PageViews(self._cache, layer, shape, qkv.dtype)
-        self._write(views, key, value)
+        views = self._written(layer, qkv)
         outputs = [self._attend_one(views, query, chunk) for chunk in range(self._batch.num_chunks)]
         return torch.cat(outputs)
+
+    def write(self, layer: int, qkv: torch.Tensor) -> None:
+        self._written(layer, qkv)
+
+    def _written(self, layer: int, qkv: torch.Tensor) -> PageViews:
+        shape = self._ops.shape
+        parts = torch.split(qkv, [shape.q_dim, shape.kv_dim, shape.kv_dim], dim=-1)
+        key, value = (part.view(len(part), -1, shape.head_dim) for part in parts[1:])
+        views = PageViews(self._cache, layer, shape, qkv.dtype)
+        self._write(views, rotate(key, self._cos, self._sin), value)
+        return views
 
     def _chunk_pages(self, chunk: int) -> torch.Tensor:
         first, last = self._batch.page_starts[chunk : chunk + 2]

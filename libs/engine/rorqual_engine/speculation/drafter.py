@@ -52,6 +52,8 @@ class GuessRequest:
     """Its window slot, where the model has such."""
     num_wanted: int
     """More guesses than that are of no use; > 0."""
+    pages: Sequence[int] = ()
+    """Its pages, with room for the guesses that a step may check."""
 
 
 class Drafter(ABC):

@@ -12,7 +12,7 @@ from rorqual_engine.speculation.drafter import Drafter, Guesses, GuessRequest
 
 
 class DsparkDrafter(Drafter):
-    """A block of guesses from the keys that the module keeps in every window slot."""
+    """A block of guesses from the keys that the module keeps of every sequence."""
 
     name = "dspark"
 
@@ -35,5 +35,5 @@ class DsparkDrafter(Drafter):
 
 
 def _anchor(request: GuessRequest) -> Anchor:
-    assert request.window is not None
-    return Anchor(request.token_id, request.position - 1, request.window)
+    window = 0 if request.window is None else request.window
+    return Anchor(request.token_id, request.position - 1, window, pages=request.pages)

@@ -16,7 +16,6 @@ from torch.nn import functional
 from rorqual_engine.models.deepseek.checkpoint import DeepseekWeights
 from rorqual_engine.models.deepseek.config import DeepseekConfig
 from rorqual_engine.models.deepseek.dspark_attention import BlockAttention, BlockRows
-from rorqual_engine.models.deepseek.dspark_heads import DraftHeads, GuessRows
 from rorqual_engine.models.deepseek.head import FinalHead
 from rorqual_engine.models.deepseek.layer import Streams
 from rorqual_engine.models.deepseek.mhc import HyperConnection
@@ -27,6 +26,7 @@ from rorqual_engine.models.deepseek.rope import RopeTable, rotate
 from rorqual_engine.models.deepseek.state import KvViews
 from rorqual_engine.models.deepseek.step import Rows
 from rorqual_engine.models.drafts import Anchor, Drafts, Sampler
+from rorqual_engine.models.dspark_heads import DraftHeads, GuessRows
 from rorqual_engine.models.linear import Linear
 
 _MAIN = "mtp.0.main_proj.weight"
@@ -77,7 +77,7 @@ class DsparkModule:
         norms = [weights.vector(f"{prefix}.attn.kv_norm.weight", (dim,)) for prefix in prefixes]
         self._context_norms = torch.stack(norms)
         self._head = FinalHead(weights, config, prefix=f"{prefixes[-1]}.", output=output)
-        self._heads = DraftHeads(weights, prefixes[-1], config)
+        self._heads = _heads(weights, prefixes[-1], config)
 
     def taps(self, rows: Rows) -> Taps:
         """For the rows of a pass through some layers."""
@@ -135,6 +135,20 @@ class DsparkModule:
         angles = self._rope.at(positions.flatten(), end)
         is_seen = before >= floors[:, None]
         return BlockRows(len(anchors), token_ids.flatten(), angles, is_seen), context
+
+
+def _heads(weights: DeepseekWeights, prefix: str, config: DeepseekConfig) -> DraftHeads:
+    """prefix: such as mtp.2. Raises: CorruptModel."""
+    assert config.dspark is not None
+    rank, shape = config.dspark.rank, (config.vocab_size, config.dspark.rank)
+    weights.check_shape(f"{prefix}.markov_head.head.weight", shape)
+    confidence = f"{prefix}.confidence_head.proj.weight"
+    return DraftHeads(
+        before=weights.get(f"{prefix}.markov_head.embed.weight", shape),
+        bias=weights.linear(f"{prefix}.markov_head.head.weight"),
+        confidence=weights.vector(confidence, (1, config.hidden + rank)),
+        temperatures=config.dspark.temperatures,
+    )
 
 
 class _Stage:

@@ -53,11 +53,12 @@ class DsparkConfig:
         top_k = group.whole("num_experts_per_tok", fields.whole("num_experts_per_tok"))
         group.check(top_k <= num_experts, "num_experts_per_tok", f"is more than {num_experts}")
         taps = layers if taps_enter else tuple(layer + 1 for layer in layers)
-        scales = _temperatures(group, block)
+        scales = confidence_temperatures(group, block)
         return cls(block, taps, noise_id, group.whole("rank"), num_experts, top_k, scales)
 
 
-def _temperatures(fields: Fields, block: int) -> tuple[float, ...]:
+def confidence_temperatures(fields: Fields, block: int) -> tuple[float, ...]:
+    """Those of dspark_config; 1 where it has none. Raises: CorruptModel."""
     key = "confidence_temperatures"
     given = fields.raw.get(key)
     if given is None:
