@@ -8,11 +8,11 @@ from typing import Any
 import torch
 from torch.nn import functional
 
+from training.optimizer import Optimizer, Weights
 from training.tiny_v41.batches import Batch
 from training.tiny_v41.learner import MAX_POSITIONS, NO_GRADIENT, Passes, grads_of, learning
 from training.tiny_v41.measured import Measured, Total
 from training.tiny_v41.model.draft import DraftModel, Guesses, draft_loss
-from training.tiny_v41.optimizer import Optimizer, Weights
 
 DRAFT_PREFIX = "mtp."
 

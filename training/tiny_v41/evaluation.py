@@ -10,8 +10,8 @@ from collections.abc import Iterator
 
 import torch
 
+from training.calibration import Calibration, fit_temperatures
 from training.tiny_v41.batches import Batch, batches_of
-from training.tiny_v41.calibration import Calibration, fit_temperatures
 from training.tiny_v41.draft_learner import DraftLearner
 from training.tiny_v41.learner import Learner, Passes
 from training.tiny_v41.measured import Measured

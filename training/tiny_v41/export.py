@@ -11,8 +11,8 @@ from typing import Any
 from rorqual_engine.manifest import write_manifest
 from safetensors.torch import save_file
 
-from training.tiny_v41.calibration import Calibration
-from training.tiny_v41.checkpoints import load_checkpoint, newest_checkpoint
+from training.calibration import Calibration
+from training.checkpoints import load_checkpoint, newest_checkpoint
 from training.tiny_v41.draft_learner import DRAFT_PREFIX, DraftLearner
 from training.tiny_v41.evaluation import calibrate
 from training.tiny_v41.model.weights import Weights, published

@@ -11,12 +11,12 @@ from rorqual_engine.models.deepseek.config import DeepseekConfig
 from rorqual_engine.models.deepseek.vision_config import TowerConfig
 from torch.nn import functional
 
+from training.optimizer import Optimizer, Weights
 from training.tiny_v41.batches import Batch
 from training.tiny_v41.measured import Measured, Total
 from training.tiny_v41.model.text import Result, TextModel
 from training.tiny_v41.model.vision import VisionModel, naming_loss
 from training.tiny_v41.model.weights import for_products
-from training.tiny_v41.optimizer import Optimizer, Weights
 
 TEXT_PREFIXES = ("layers.", "embed.", "head.", "norm.", "vision.", "aligner.", "image_")
 MAX_POSITIONS = 16384

@@ -9,13 +9,13 @@ from typing import Any
 import torch
 from torch import multiprocessing
 
-from training.tiny_v41.checkpoints import Progress, load_checkpoint, newest_checkpoint
+from training.checkpoints import Progress, load_checkpoint, newest_checkpoint
+from training.pair import Pair, Shared
+from training.stopping import StopSignal
 from training.tiny_v41.draft_learner import DRAFT_PREFIX, DraftLearner
 from training.tiny_v41.learner import Learner
 from training.tiny_v41.model.weights import first_weights
-from training.tiny_v41.pair import Pair, Shared
 from training.tiny_v41.rendering import Renderer, write_text_files
-from training.tiny_v41.stopping import StopSignal
 from training.tiny_v41.tokenizer import twins_of
 from training.tiny_v41.trainer import CHECKPOINTS, RunOptions, Trainer
 

@@ -11,16 +11,16 @@ from typing import Any, Literal, TypeVar
 
 import torch
 
+from training.checkpoints import Progress, save_checkpoint
+from training.pair import Pair
+from training.stopping import Stopped, StopSignal
 from training.tiny_v41.batches import Batch, batches_of, halves_of, samples_of_step
-from training.tiny_v41.checkpoints import Progress, save_checkpoint
 from training.tiny_v41.draft_learner import DraftLearner
 from training.tiny_v41.evaluation import evaluate, evaluate_draft
 from training.tiny_v41.learner import Learner
 from training.tiny_v41.measured import Measured, Total
-from training.tiny_v41.pair import Pair
 from training.tiny_v41.rendering import Renderer, Sample
 from training.tiny_v41.stages import Stage
-from training.tiny_v41.stopping import Stopped, StopSignal
 
 T = TypeVar("T")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from training.tiny_v41.calibration import calibration_error, fit_temperatures
+from training.calibration import calibration_error, fit_temperatures
 
 
 def test_confidences_that_are_too_sure_are_tempered() -> None:

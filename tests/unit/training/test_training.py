@@ -13,10 +13,10 @@ from rorqual_engine.models.deepseek.vision import VisionTower
 from rorqual_engine.models.options import LoadOptions
 
 from tests.unit.training.micro import MICRO
-from training.tiny_v41.checkpoints import load_checkpoint, newest_checkpoint
+from training.checkpoints import load_checkpoint, newest_checkpoint
+from training.optimizer import orthogonalized
 from training.tiny_v41.export import export
 from training.tiny_v41.model.weights import first_weights
-from training.tiny_v41.optimizer import orthogonalized
 from training.tiny_v41.rendering import write_text_files
 from training.tiny_v41.run import TEXT_FILES, NoModel, train
 from training.tiny_v41.stages import STAGES, Stage

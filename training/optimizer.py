@@ -17,7 +17,7 @@ _BETAS = (0.9, 0.95)
 _EPS = 1e-10
 _ITERATIONS = 5
 _COEFFICIENTS = (3.4445, -4.7750, 2.0315)
-_BY_ADAM = ("embed", "head", "gate", "hc_", "indexer", "patch_embed", "confidence")
+_BY_ADAM = ("embed", "head", ".gate.", "wgate", "hc_", "indexer", "patch_embed", "confidence")
 """Parts of names of matrices that are looked up, steer, or learn from another loss."""
 _QUICK = ("embed.weight",)
 

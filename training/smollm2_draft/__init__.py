@@ -1,0 +1,1 @@
+"""How the draft module for SmolLM2-135M-Instruct is made."""
