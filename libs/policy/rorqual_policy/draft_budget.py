@@ -19,7 +19,9 @@ MOST_GUESSES = 16
 """About one sequence in one step: so many tokens every kind of its state can take back."""
 LEAST_SURVIVAL = 1e-6
 """Guesses below are never worth a row."""
-LONGEST_PAUSE_STEPS = 32
+LONGEST_PAUSE_STEPS = 128
+"""Guesses that take as long as a step cost less than one hundredth then."""
+_MOST_HALVES = 32
 _WORTH_TRYING = 0.98
 """Of the speed without guesses; a pause would also miss the next good guess."""
 
@@ -42,6 +44,18 @@ class BudgetDecision(NamedTuple):
     """Expected with these, making guesses included."""
     plain_tokens_per_s: float
     """Expected where nobody makes guesses."""
+
+
+class Pause(NamedTuple):
+    """Steps without guesses."""
+
+    num_steps: int
+    """After so many somebody guesses again."""
+    num_others: int
+    """Or as soon as so many sequences run that did not when it began: they may be easier."""
+
+
+NO_PAUSE = Pause(0, 0)
 
 
 def checked_profile(profile: StepProfile) -> StepProfile:
@@ -115,9 +129,19 @@ def allocate_guesses(chances: Sequence[Sequence[float]], num_guesses: int) -> li
     return lengths
 
 
-def choose_pause_steps(decision: BudgetDecision, last_pause_steps: int) -> int:
-    """Steps without guesses after one with this budget: none while making them pays or costs hardly
-    anything, else twice as many as the last time, so that dear ones which never pay are rare."""
+def choose_pause(
+    decision: BudgetDecision, num_sequences: int, last: Pause, *, is_by_others: bool
+) -> Pause:
+    """What follows a step with this budget: no pause while making guesses pays or costs hardly
+    anything; else twice as long a one as the last, so that dear guesses which never pay are rare.
+
+    num_sequences: that were guessed about. is_by_others: sequences that were not there before had
+    ended the last pause; that was tried in vain, so next time there must be twice as many.
+    """
     if decision.tokens_per_s >= _WORTH_TRYING * decision.plain_tokens_per_s:
-        return 0
-    return min(max(1, 2 * last_pause_steps), LONGEST_PAUSE_STEPS)
+        return NO_PAUSE
+    half = max(1, num_sequences // 2)
+    if is_by_others:
+        num_others = min(2 * last.num_others, _MOST_HALVES * half)
+        return Pause(max(1, last.num_steps // 2), num_others)
+    return Pause(min(max(1, 2 * last.num_steps), LONGEST_PAUSE_STEPS), last.num_others or half)

@@ -11,11 +11,13 @@ from rorqual_engine.speculation import Drafter, Guesses, GuessRequest, NoDrafter
 from rorqual_policy.draft_budget import (
     LAG_STEPS,
     MOST_GUESSES,
+    NO_PAUSE,
+    BudgetDecision,
     GuessSchedule,
     StepProfile,
     allocate_guesses,
     choose_budget,
-    choose_pause_steps,
+    choose_pause,
     survivals,
 )
 from rorqual_policy.draft_trust import full_trust, note_verdicts, trusted_chances
@@ -51,7 +53,11 @@ class Speculation:
         self._checked: list[tuple[Running, Sequence[float]]] = []
         """By the last step, with their confidences."""
         self._guessing_s = 0.0
-        self._num_paused = self._last_pause = 0
+        self._pause, self._num_paused = NO_PAUSE, 0
+        self._known: set[GenerationKey] = set()
+        """Who was there when the pause began, and who has come since."""
+        self._most_known = 0
+        self._is_by_others = False
 
     def guess(self, sequences: Sequence[Running]) -> None:
         """Put the guesses that are worth it behind the sequences' next rows."""
@@ -60,8 +66,7 @@ class Speculation:
         asked = [s for s in sequences if s.num_left > 1 and not s.has_forced]
         if not asked or not self._drafter.num_guesses:
             return
-        if self._num_paused:
-            self._num_paused -= 1
+        if self._is_pausing(asked):
             return
         self._learn()
         found = self._ask(asked)
@@ -95,9 +100,27 @@ class Speculation:
         known = chances if self._schedule == "current" else self._lagged(asked, chances)
         budget = choose_budget(known, num_rows, self._profile, self._guessing_s)
         if any(chances):
-            self._last_pause = choose_pause_steps(budget, self._last_pause)
-            self._num_paused = self._last_pause
+            self._begin_pause(asked, budget)
         return allocate_guesses(chances, budget.num_guesses)
+
+    def _begin_pause(self, asked: Sequence[Running], budget: BudgetDecision) -> None:
+        """Or none, where guessing pays."""
+        self._pause = choose_pause(budget, len(asked), self._pause, is_by_others=self._is_by_others)
+        self._is_by_others = False
+        self._num_paused = self._pause.num_steps
+        if self._num_paused:
+            self._known = {sequence.spec.key for sequence in asked}
+            self._most_known = len(self._known) + self._pause.num_others
+
+    def _is_pausing(self, asked: Sequence[Running]) -> bool:
+        if not self._num_paused:
+            return False
+        self._known.update(sequence.spec.key for sequence in asked)
+        if len(self._known) >= self._most_known:
+            self._num_paused, self._is_by_others = 0, True
+            return False
+        self._num_paused -= 1
+        return True
 
     def _lagged(self, asked: Sequence[Running], chances: Sequence[Chances]) -> list[Chances]:
         """Of the same generations LAG_STEPS steps before; what is not known is hoped for."""

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from collections.abc import Sequence
 from itertools import pairwise, product
+from types import SimpleNamespace
 from typing import Any, cast
 
 import numpy as np
 import pytest
 import torch
+from rorqual_decode import speculation as speculation_module
 from rorqual_decode.speculation import NO_SPECULATION, Speculation
 from rorqual_engine import sampling
 from rorqual_engine.models.drafts import Anchor, Drafts, Sampler
@@ -160,12 +163,36 @@ def test_a_drafter_that_is_sure_and_wrong_is_soon_checked_no_more(model: MarkovM
         return [(token_id + 1) % VOCAB for token_id in ids], [0.99] * count
 
     wrong = FunctionDrafter(3, beside)
-    options = {"temperature": 1.0, "max_new_tokens": 60}
+    options = {"temperature": 1.0, "max_new_tokens": 30}
     speculation = Speculation(wrong, "current", StepProfile((1, 100), (1.0, 30.0)))
     answers = generate(
         model, [sequence(n, wrong, seed=n, **options) for n in range(4)], speculation
     )
     assert 0 < sum(answer.num_guessed for answer in answers) <= 4 * 3 * 4
+
+
+def test_a_pause_ends_with_the_sequence_that_did_not_pay(
+    model: MarkovModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One after the other: what is guessed badly does not keep the next from being guessed well.
+    Guessing takes as long as a step."""
+    looks = itertools.count()
+    clock = SimpleNamespace(perf_counter=lambda: float(next(looks)))
+    monkeypatch.setattr(speculation_module, "time", clock)
+
+    def function(request: GuessRequest, count: int) -> tuple[list[int], list[float]]:
+        ids, _ = omniscient(request, count)
+        is_easy = request.sampling.seed % 2
+        return ids, [0.99 if is_easy else 0.01] * count
+
+    drafter = FunctionDrafter(3, function)
+    speculation = Speculation(drafter, "current", StepProfile((1, 4), (1.0, 1.1)))
+    options = {"temperature": 1.0, "max_new_tokens": 30}
+    found = [
+        generate(model, [sequence(n, drafter, seed=n, **options)], speculation)[0] for n in range(6)
+    ]
+    assert all(answer.num_guessed == 0 for answer in found[::2])
+    assert all(answer.num_taken > 15 for answer in found[1::2])
 
 
 def test_a_schedule_needs_a_profile() -> None:

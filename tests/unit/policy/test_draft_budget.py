@@ -6,11 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from rorqual_policy.draft_budget import (
+    NO_PAUSE,
+    Pause,
     StepProfile,
     allocate_guesses,
     checked_profile,
     choose_budget,
-    choose_pause_steps,
+    choose_pause,
     estimate_step_time_s,
     survivals,
 )
@@ -80,14 +82,30 @@ def test_a_profile_without_sense_is_refused(rows, times):
         checked_profile(StepProfile(rows, times))
 
 
+POOR_AND_DEAR = choose_budget([survivals([0.2])], 1, StepProfile((1, 8), (1.0, 1.7)), 0.5)
+
+
 def test_guesses_that_do_not_pay_are_made_ever_more_rarely():
     profile = StepProfile((1, 8), (1.0, 1.7))
-    poor = choose_budget([survivals([0.2])], 1, profile, guessing_s=0.5)
     rich = choose_budget([survivals([1.0])], 1, profile, guessing_s=0.5)
     cheap = choose_budget([survivals([0.01])], 1, profile, guessing_s=0.01)
-    pauses = [0]
-    for _ in range(8):
-        pauses.append(choose_pause_steps(poor, pauses[-1]))
-    assert pauses == [0, 1, 2, 4, 8, 16, 32, 32, 32]
-    assert choose_pause_steps(rich, 32) == 0
-    assert choose_pause_steps(cheap, 32) == cheap.num_guesses == 0
+    pause, steps = NO_PAUSE, []
+    for _ in range(10):
+        pause = choose_pause(POOR_AND_DEAR, 1, pause, is_by_others=False)
+        steps.append(pause.num_steps)
+    assert steps == [1, 2, 4, 8, 16, 32, 64, 128, 128, 128]
+    assert choose_pause(rich, 1, pause, is_by_others=False) == NO_PAUSE
+    assert cheap.num_guesses == 0
+    assert choose_pause(cheap, 1, pause, is_by_others=False) == NO_PAUSE
+
+
+@pytest.mark.parametrize("num_sequences", [1, 8, 65])
+def test_others_who_are_no_easier_must_be_ever_more(num_sequences):
+    """However fast requests come and go: half of the steps' sequences at first, then twice that."""
+    half = max(1, num_sequences // 2)
+    pause, others = Pause(64, 0), []
+    for turn in range(8):
+        pause = choose_pause(POOR_AND_DEAR, num_sequences, pause, is_by_others=turn > 0)
+        others.append(pause.num_others // half)
+        assert pause.num_steps >= 1
+    assert others == [1, 2, 4, 8, 16, 32, 32, 32]

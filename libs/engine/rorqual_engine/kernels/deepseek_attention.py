@@ -2,8 +2,8 @@
 
 One KV head whose bf16 vectors are keys and values at once. Per query row everything happens in
 one order: window keys by position, then entries by number; sums over lanes by one tree. No step
-looks at other rows. Kernels are C functions of the address of an argument block of 8-byte slots,
-int64 but for epsilons, which are fp64.
+looks at other rows' queries. Kernels are C functions of the address of an argument block of 8-byte
+slots, int64 but for epsilons, which are fp64.
 """
 
 # mypy: ignore-errors
@@ -48,9 +48,9 @@ LOWEST = -1.0e30
     NEXT, ROWS, STEP, Q, HEADS, DIM, PAIRS, COS, SIN, KV, POSITIONS, ROW_CHUNK, CHUNK_STARTS,
     CHUNK_FIRSTS, FLOORS, RING_BASE, RING_SLOT_BYTES, RING_SLOTS, RING, WINDOW, ENTRY_BASE,
     PAGE_BYTES, PAGES, PAGE_STARTS, RATIO, PER_PAGE, SELECTION, NUM_SELECTED, MAX_ENTRIES, SINKS,
-    OUT, GROUPS, HAS_Q_NORM, EPS, WRITES_RING, WRITE_ONLY, CHUNK_ENDS,
-) = range(37)  # fmt: skip
-NUM_ATTEND_SLOTS = 37
+    OUT, GROUPS, HAS_Q_NORM, EPS, WRITES_RING, WRITE_ONLY, CHUNK_ENDS, RING_ROW_BYTES, REACHES,
+) = range(39)  # fmt: skip
+NUM_ATTEND_SLOTS = 39
 (
     P_NEXT, P_ROWS, P_STEP, P_SOURCE, P_STRIDE, P_Q_RANK, P_DIM, P_PAIRS, P_COS, P_SIN,
     P_POSITIONS, P_Q_NORM, P_KV_NORM, P_Q_LATENT, P_KV, P_EPS,
@@ -140,12 +140,12 @@ def _window_keys(args, row, chunk, first, count, keys):
         return here + 2 * dim * first
     slot = load_i64(load_i64(args, RING_SLOTS), chunk)
     base = load_i64(args, RING_BASE) + slot * load_i64(args, RING_SLOT_BYTES)
-    ring = load_i64(args, RING)
+    ring, row_bytes = load_i64(args, RING), load_i64(args, RING_ROW_BYTES)
     for i in range(count):
         position = first + i
         source = here + 2 * dim * position
         if position < start:
-            source = base + 2 * dim * (position % ring)
+            source = base + row_bytes * (position % ring)
         _copy_row(source, keys + 2 * dim * i, dim)
     return keys
 
@@ -225,9 +225,9 @@ def _attend_row(args, row, query, keys, scores, output, temp):
     heads, dim, pairs = load_i64(args, HEADS), load_i64(args, DIM), load_i64(args, PAIRS)
     chunk = load_i64(load_i64(args, ROW_CHUNK), row)
     position = load_i64(load_i64(args, POSITIONS), row)
-    window = load_i64(args, WINDOW)
-    first = max(max(0, position - window + 1), load_i64(load_i64(args, FLOORS), chunk))
-    count = position - first + 1
+    window, last = load_i64(args, WINDOW), load_i64(load_i64(args, REACHES), row)
+    first = max(max(0, last - window + 1), load_i64(load_i64(args, FLOORS), chunk))
+    count = last - first + 1
     _load_query(args, row, query, temp)
     near = _window_keys(args, row, chunk, first, count, keys)
     far = keys + 2 * dim * window
@@ -279,12 +279,15 @@ def _keep_row(args, row):
         return
     slot = load_i64(load_i64(args, RING_SLOTS), chunk)
     base = load_i64(args, RING_BASE) + slot * load_i64(args, RING_SLOT_BYTES)
-    _copy_row(load_i64(args, KV) + 2 * dim * row, base + 2 * dim * (position % ring), dim)
+    target = base + load_i64(args, RING_ROW_BYTES) * (position % ring)
+    _copy_row(load_i64(args, KV) + 2 * dim * row, target, dim)
 
 
 def attend_rows(args):
-    """OUT: attention of all rows. WRITES_RING: each row keeps its KV at once, which is right when
-    no chunk is longer than half the ring; WRITE_ONLY: nothing else happens."""
+    """OUT: attention of all rows, each over the WINDOW keys up to the position that it REACHES: its
+    own, or the last of a block whose rows see each other. WRITES_RING: each row keeps its KV at
+    once, which is right when no chunk is longer than half the ring; WRITE_ONLY: nothing else
+    happens."""
     heads, dim = load_i64(args, HEADS), load_i64(args, DIM)
     room = load_i64(args, WINDOW) + load_i64(args, MAX_ENTRIES) + LANES
     query = np.empty(heads * dim, np.float32)

@@ -102,6 +102,11 @@ class PagedRows:
     def stride_bytes(self) -> int:
         return self.view.stride(0) * self.view.element_size()
 
+    @property
+    def row_bytes(self) -> int:
+        """From one row to the next."""
+        return self.view.stride(1) * self.view.element_size()
+
 
 def supports_attention(head_dim: int, q_rank: int, num_heads: int) -> bool:
     return not (head_dim % LANES or q_rank % LANES or num_heads % 4)
@@ -146,14 +151,17 @@ def attend(
     window: int,
     groups: int,
     q_norm_eps: float | None,
+    reaches: Int64Array | None = None,
 ) -> torch.Tensor:
     """Attention, rotated back: [groups, T, heads / groups * dim]. kv goes to the rings.
 
     query: [T, heads * dim], neither normed nor rotated; kv: as prepare gives it; selection: int32
     [T, k], ascending, -1 behind the last; None = every visible entry.
-    q_norm_eps: None = query heads are not normed.
+    q_norm_eps: None = query heads are not normed. reaches: [T] the last position that each row
+    sees, in its own chunk; kv goes nowhere then. None = its own.
     """
     num_rows, dim = kv.shape
+    last_seen = tables.positions if reaches is None else reaches
     heads = query.shape[1] // dim
     output = query.new_empty((groups, num_rows, heads // groups * dim))
     num_entries = 0
@@ -161,7 +169,7 @@ def attend(
         most = tables.highest_end // entries.ratio
         num_entries = most if selection is None else selection.shape[1]
     threads = _threads(num_rows)
-    is_one_phase = tables.longest <= ring.view.shape[1] // 2
+    is_one_phase = reaches is None and tables.longest <= ring.view.shape[1] // 2
     args = np.array(
         [
             0, num_rows, max(1, min(16, num_rows // (4 * threads))), query.data_ptr(), heads, dim,
@@ -172,14 +180,14 @@ def attend(
             *_paged(entries, tables), 0 if selection is None else selection.data_ptr(),
             0 if selection is None else selection.shape[1], num_entries, sinks.data_ptr(),
             output.data_ptr(), groups, q_norm_eps is not None, 0, is_one_phase, 0,
-            tables.at.ends,
+            tables.at.ends, ring.row_bytes, last_seen.ctypes.data,
         ],
         dtype=np.int64,
     )  # fmt: skip
     args.view(np.float64)[k.EPS] = q_norm_eps or 0.0
     _, run = _compiled()
     run(args.ctypes.data, threads)
-    if not is_one_phase:
+    if reaches is None and not is_one_phase:
         args[k.NEXT], args[k.WRITE_ONLY], args[k.WRITES_RING] = 0, 1, 1
         run(args.ctypes.data, 1)
     return output

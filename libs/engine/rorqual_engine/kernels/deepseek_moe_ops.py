@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch.nn import functional
 
 from rorqual_engine.kernels import deepseek_experts as k
 from rorqual_engine.kernels.compiling import compile_function
@@ -16,15 +17,31 @@ from rorqual_engine.kernels.simd import LANES
 
 SERIAL_ROWS = 3
 """Fewer rows are not worth waking a second thread."""
+_NEVER = -1.0e30
+"""Bias of an expert that is none."""
 
 
 @dataclass(frozen=True)
 class RouterWeights:
-    """bf16 [D, E] and fp32 [E] each; image_bias may be the same tensor."""
+    """bf16 [D, E] and fp32 [E] each; image_bias may be the same tensor. E fills whole vectors."""
 
     gate: torch.Tensor
     bias: torch.Tensor
     image_bias: torch.Tensor
+
+    @classmethod
+    def of(
+        cls, gate: torch.Tensor, bias: torch.Tensor, image_bias: torch.Tensor | None
+    ) -> RouterWeights:
+        """gate: [E, D]; any E: those that fill it up are never chosen."""
+        num_more = -len(gate) % LANES
+
+        def filled(values: torch.Tensor) -> torch.Tensor:
+            return functional.pad(values, (0, num_more), value=_NEVER)
+
+        gate = functional.pad(gate.to(torch.bfloat16), (0, 0, 0, num_more)).T.contiguous()
+        own = filled(bias)
+        return cls(gate, own, own if image_bias is None else filled(image_bias))
 
 
 @dataclass(frozen=True)
@@ -35,8 +52,8 @@ class ExpertWeights:
     down: torch.Tensor
 
 
-def supports_experts(hidden: int, inner: int, num_experts: int, num_shared: int) -> bool:
-    return not (hidden % LANES or inner % LANES or num_experts % LANES) and num_shared == 1
+def supports_experts(hidden: int, inner: int, num_shared: int) -> bool:
+    return not (hidden % LANES or inner % LANES) and num_shared == 1
 
 
 def route(

@@ -56,8 +56,13 @@ def as_the_target_draws(states: Sequence[SamplingState]) -> Sampler:
     position takes: where both distributions are alike, so are the tokens.
     """
 
+    first = [replace(state, num_logprobs=None) for state in states]
+    is_greedy = all(state.temperature == 0 for state in first)
+
     def draw(k: int, logits: torch.Tensor) -> torch.Tensor:
-        here = [replace(state, position=state.position + k, num_logprobs=None) for state in states]
+        here = first
+        if k and not is_greedy:  # the likeliest token takes no noise
+            here = [replace(state, position=state.position + k) for state in first]
         return torch.from_numpy(sample(logits, here).ids).to(logits.device)
 
     return draw

@@ -40,18 +40,16 @@ class DraftHeads:
 
     def guess(self, rows: GuessRows, anchors: torch.Tensor, sampler: Sampler) -> Drafts:
         """anchors: int64 [S], the token before each block's first guess."""
-        tokens, logits, raw = [], [], []
+        tokens, logits, told = [], [], []
         previous = anchors
         for k in range(rows.logits.shape[1]):
-            told = functional.embedding(previous, self.before)
-            corrected = rows.logits[:, k] + self.bias(told).float()
-            both = torch.cat([rows.hidden[:, k].float(), told.float()], dim=-1)
-            raw.append(exact_product(both, self.confidence)[:, 0])
-            chosen = sampler(k, corrected)
+            told.append(functional.embedding(previous, self.before))
+            logits.append(rows.logits[:, k] + self.bias(told[k]).float())
+            chosen = sampler(k, logits[k])
             previous = chosen if self.token_ids is None else self.token_ids[chosen]
             tokens.append(previous)
-            logits.append(corrected)
-        raw_confidences = torch.stack(raw, dim=1)
+        both = torch.cat([rows.hidden.float(), torch.stack(told, dim=1).float()], dim=-1)
+        raw_confidences = exact_product(both.flatten(0, 1), self.confidence).view(both.shape[:2])
         temperatures = torch.tensor(self.temperatures, device=raw_confidences.device)
         confidences = torch.sigmoid(raw_confidences / temperatures)
         return Drafts(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 from rorqual_engine.kv import PagedKvCache
 from rorqual_engine.models.base import CausalModel
@@ -23,8 +22,7 @@ class DsparkDrafter(Drafter):
         self.num_guesses = min(num_guesses, model.num_drafts)
 
     def guess(self, requests: Sequence[GuessRequest]) -> list[Guesses]:
-        states = [replace(r.sampling, position=r.position) for r in requests]
-        sampler = as_the_target_draws(states)
+        sampler = as_the_target_draws([request.sampling for request in requests])
         drafts = self._model.draft([_anchor(r) for r in requests], self._cache, sampler)
         both = zip(drafts.tokens.tolist(), drafts.confidences.tolist(), strict=True)
         counts = [min(self.num_guesses, request.num_wanted) for request in requests]

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+import numpy as np
 import torch
 from torch.nn import functional
 
@@ -72,7 +73,7 @@ class DsparkModule:
         weights.check_shape(_MAIN, (hidden, self.config.num_stages * hidden))
         self._main = weights.linear(_MAIN)
         self._main_norm = weights.vector("mtp.0.main_norm.weight", (hidden,))
-        self._stages = [_Stage(weights, prefix, config) for prefix in prefixes]
+        self._stages = [_Stage(weights, prefix, config, rope) for prefix in prefixes]
         self._context_kv = weights.linear(*(f"{prefix}.attn.wkv.weight" for prefix in prefixes))
         norms = [weights.vector(f"{prefix}.attn.kv_norm.weight", (dim,)) for prefix in prefixes]
         self._context_norms = torch.stack(norms)
@@ -104,37 +105,22 @@ class DsparkModule:
     @torch.no_grad()
     def rows(self, anchors: Sequence[Anchor], views: KvViews) -> GuessRows:
         """What the stages say, before anything is guessed."""
-        rows, context = self._lay_out(anchors, views)
-        embedded = functional.embedding(rows.token_ids, self._embedding)
+        block, ring = self.config.block, views.draft
+        rows = BlockRows.behind(list(anchors), block, self._config.window, ring.device)
+        ids = np.full((len(anchors), block), self.config.noise_id, np.int64)
+        ids[:, 0] = [anchor.token_id for anchor in anchors]
+        token_ids = torch.from_numpy(ids.ravel()).to(ring.device)
+        embedded = functional.embedding(token_ids, self._embedding)
         n = self._config.streams.num_streams
         pre = torch.zeros((len(embedded), n), device=embedded.device)
         pre[:, 0] = 1
         streams = Streams(embedded[:, None, :].repeat(1, n, 1), pre)
         for number, stage in enumerate(self._stages):
-            streams = stage(streams, rows, context[:, :, number])
+            streams = stage(streams, token_ids, rows, ring[:, :, number])
         hidden = self._head.collapsed(streams.values, streams.pre)
         logits = self._head.of_collapsed(hidden)
-        shape = (len(anchors), self.config.block, -1)
+        shape = (len(anchors), block, -1)
         return GuessRows(hidden.view(shape), logits.view(shape))
-
-    def _lay_out(self, anchors: Sequence[Anchor], views: KvViews) -> tuple[BlockRows, torch.Tensor]:
-        """The rows, and the context's keys [S, W, stages, d]."""
-        ring, block = views.draft, self.config.block
-        device = ring.device
-        known = torch.tensor(
-            [(a.token_id, a.position, a.window, max(a.window_floor, 0)) for a in anchors],
-            device=device,
-        )
-        ids, begins, slots, floors = known.unbind(1)
-        token_ids = torch.full((len(anchors), block), self.config.noise_id, device=device)
-        token_ids[:, 0] = ids
-        positions = begins[:, None] + torch.arange(block, device=device)
-        before = begins[:, None] + torch.arange(-self._config.window, 0, device=device)
-        context = ring[slots[:, None], before % ring.shape[1]]
-        end = max(anchor.position for anchor in anchors) + block
-        angles = self._rope.at(positions.flatten(), end)
-        is_seen = before >= floors[:, None]
-        return BlockRows(len(anchors), token_ids.flatten(), angles, is_seen), context
 
 
 def _heads(weights: DeepseekWeights, prefix: str, config: DeepseekConfig) -> DraftHeads:
@@ -154,7 +140,9 @@ def _heads(weights: DeepseekWeights, prefix: str, config: DeepseekConfig) -> Dra
 class _Stage:
     """A layer whose rows see each other and a context, and nothing else."""
 
-    def __init__(self, weights: DeepseekWeights, prefix: str, config: DeepseekConfig) -> None:
+    def __init__(
+        self, weights: DeepseekWeights, prefix: str, config: DeepseekConfig, rope: RopeTable
+    ) -> None:
         draft = config.dspark
         assert draft is not None
         plan = LayerPlan(config.num_layers, 0, "window", None, None, None, False, "topk", False)
@@ -162,13 +150,16 @@ class _Stage:
         config = replace(config, moe=moe)
         self._attention_mix = HyperConnection.load(weights, prefix, "attn", config)
         self._moe_mix = HyperConnection.load(weights, prefix, "ffn", config)
-        self._attention = BlockAttention(weights, f"{prefix}.attn", config)
+        self._attention = BlockAttention(weights, f"{prefix}.attn", config, rope)
         self._moe = MoeLayer.load(weights, f"{prefix}.ffn", plan, config)
 
-    def __call__(self, streams: Streams, rows: BlockRows, context: torch.Tensor) -> Streams:
+    def __call__(
+        self, streams: Streams, token_ids: torch.Tensor, rows: BlockRows, ring: torch.Tensor
+    ) -> Streams:
+        """ring: this stage's keys of every slot, [slots, ring, d]."""
         x, mix = self._attention_mix.read(streams.values, streams.pre)
-        output = self._attention(x, rows, context)
+        output = self._attention(x, rows, ring)
         streams = Streams(self._attention_mix.write(streams.values, output, mix), mix.pre)
         x, mix = self._moe_mix.read(streams.values, streams.pre)
-        output = self._moe(x, rows.token_ids)
+        output = self._moe(x, token_ids)
         return Streams(self._moe_mix.write(streams.values, output, mix), mix.pre)

@@ -157,7 +157,7 @@ class CompiledExperts(StackedExperts):
     @staticmethod
     def supports(weights: DeepseekWeights, config: DeepseekConfig) -> bool:
         moe = config.moe
-        is_fit = supports_experts(config.hidden, moe.inner, moe.num_experts, moe.num_shared)
+        is_fit = supports_experts(config.hidden, moe.inner, moe.num_shared)
         is_cpu_bf16 = weights.device.type == "cpu" and weights.dtype == torch.bfloat16
         return is_fit and is_cpu_bf16 and not weights.keeps_quantized
 

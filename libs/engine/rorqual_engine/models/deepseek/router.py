@@ -33,9 +33,7 @@ class Router:
                 self._image_bias = weights.vector(f"{prefix}.bias_vl", (config.moe.num_experts,))
         self._compiled: RouterWeights | None = None
         if self._bias is not None and CompiledExperts.supports(weights, config):
-            gate = self._gate.to(torch.bfloat16).T.contiguous()
-            image_bias = self._bias if self._image_bias is None else self._image_bias
-            self._compiled = RouterWeights(gate, self._bias, image_bias)
+            self._compiled = RouterWeights.of(self._gate, self._bias, self._image_bias)
 
     def __call__(
         self, x: torch.Tensor, token_ids: torch.Tensor, is_image: torch.Tensor | None
