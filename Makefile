@@ -8,7 +8,7 @@ flag = $(if $(filter-out 0,$($(1))),--$(2) $($(1)))
 UP := --port $(PORT) $(if $(filter-out 0,$(DETACH)),--detach) $(call flag,MODEL,model) \
       $(call flag,PREFILL,prefill) $(call flag,DECODE,decode) $(call flag,VISION,vision) $(call flag,RECIPE,recipe)
 
-.PHONY: docs e2e-compose chaos faults soak cancels outages guesses train-tiny scores replay-quality expert-load serve stop test test-console test-gpu schemas fuzz lint audit proto setup vectors vectors-generated bench bench-fleet bench-tensors bench-engine bench-speculation bench-bus bench-recipe bench-model bench-kv kv-trace bench-policy bench-sim bench-balance bench-scaling bench-elastic bench-experts
+.PHONY: docs e2e-compose chaos faults soak cancels outages guesses train-tiny scores replay-quality expert-load serve stop test test-console test-gpu schemas fuzz lint audit proto setup vectors vectors-generated bench bench-fleet bench-tensors bench-engine bench-speculation bench-bus bench-recipe bench-model bench-kv kv-trace bench-policy bench-sim bench-balance bench-scaling bench-elastic bench-experts bench-verification
 
 serve: $(STAMP)  ## the whole fleet: PORT=8000 DETACH=1 MODEL=dir PREFILL=n DECODE=n VISION=n RECIPE=n
 	@$(BIN)/rorqual up $(UP)
@@ -91,7 +91,7 @@ setup: $(STAMP)
 
 bench: bench-tensors bench-bus bench-engine bench-model bench-recipe bench-fleet
 
-bench-fleet bench-tensors bench-engine bench-bus bench-model bench-speculation bench-experts: bench-%: $(STAMP)
+bench-fleet bench-tensors bench-engine bench-bus bench-model bench-speculation bench-verification bench-experts: bench-%: $(STAMP)
 	@$(BIN)/python -m bench.bench_$* $(ARGS)
 
 bench-scaling: $(STAMP)  ## a simulated day of 1,000 cards against a fixed fleet and a threshold: ARGS="--trace FILE --hours 24"

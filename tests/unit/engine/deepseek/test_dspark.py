@@ -3,6 +3,7 @@ rows that were taken back."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -98,6 +99,27 @@ def test_neither_chunks_nor_others_change_a_bit_of_a_block(model: DeepseekModel)
         assert torch.equal(other.confidences, found[0].confidences)
     assert torch.equal(together.logits[2:], found[0].logits)
     assert torch.equal(together.confidences[2:], found[0].confidences)
+
+
+def test_compiled_steps_of_a_block_are_those_of_plain_torch(
+    model: DeepseekModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Up to bf16, also where a replay began within the window, and with experts that fill no whole
+    vector."""
+    assert model.dspark is not None
+    with sequence(model) as running:
+        running.prefill(IDS[:90])
+        anchors = [running.anchor(9), replace(running.anchor(30), window_floor=83)]
+        found = model.draft(anchors, running.cache)
+        for stage in model.dspark._stages:
+            assert stage._attention._is_compiled
+            assert stage._moe._router._compiled is not None
+            monkeypatch.setattr(stage._attention, "_is_compiled", False)
+            monkeypatch.setattr(stage._moe._router, "_compiled", None)
+        plain = model.draft(anchors, running.cache)
+    first, plain_first = found.logits[:, 0], plain.logits[:, 0]
+    assert (first - plain_first).std() < 0.05 * plain_first.std()
+    assert (first[0] - first[1]).std() > 0.2 * plain_first.std()
 
 
 def test_a_verify_steps_rows_are_the_rows_of_single_steps(model: DeepseekModel) -> None:
