@@ -170,6 +170,13 @@ def test_blocks_are_kept_as_long_as_asked() -> None:
     assert [problem.param for problem in caught.value.problems] == ["cache_ttl"]
 
 
+@pytest.mark.parametrize(
+    ("tier", "priority"), [("auto", 0), ("standard_only", 0), ("priority", 1), ("flex", -1)]
+)
+def test_the_service_tier_is_a_place_in_line(tier, priority) -> None:
+    assert parse(service_tier=tier).priority == priority
+
+
 def test_what_changes_nothing_is_accepted_without_a_word() -> None:
     parsed = parse(
         metadata={"user_id": "u"},

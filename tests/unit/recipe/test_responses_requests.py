@@ -428,7 +428,6 @@ def test_logprobs_are_asked_for_in_two_ways(fields, shown: bool) -> None:
     [
         ({"text": {"verbosity": "low"}}, "text.verbosity"),
         ({"reasoning": {"summary": "auto"}}, "reasoning.summary"),
-        ({"service_tier": "flex"}, "service_tier"),
         ({"top_p": 0}, "top_p"),
         ({"zebra": 1}, "zebra"),
         ({"input": [{**user("q"), "zebra": 1}]}, "input[0].zebra"),
@@ -444,6 +443,15 @@ def test_logprobs_are_asked_for_in_two_ways(fields, shown: bool) -> None:
 )
 def test_everything_that_is_changed_is_warned_of(fields, warned: str) -> None:
     assert [warning.partition(": ")[0] for warning in parse(**fields).warnings] == [warned]
+
+
+@pytest.mark.parametrize(
+    ("tier", "priority", "told"),
+    [("auto", 0, "default"), ("priority", 1, "priority"), ("flex", -1, "flex")],
+)
+def test_the_service_tier_is_a_place_in_line_and_told(tier, priority, told) -> None:
+    parsed = parse(service_tier=tier)
+    assert (parsed.priority, parsed.echo.fields["service_tier"]) == (priority, told)
 
 
 def test_blocks_are_kept_as_long_as_asked() -> None:

@@ -28,6 +28,7 @@ from rorqual_recipe.protocols.media import MediaReader
 from rorqual_recipe.protocols.notes import Notes
 from rorqual_recipe.protocols.output_shape import ShapeReader
 from rorqual_recipe.protocols.paths import read_json_object, validate
+from rorqual_recipe.protocols.service_tier import read_service_tier
 
 _WITHOUT_EFFECT = {
     "modalities": (None, [], ["text"]),
@@ -69,10 +70,6 @@ def _problems_of_the_valid_rest(
     return notes.problems
 
 
-_TIER_PRIORITY = {"priority": 1, "flex": -1}
-"""Service tiers of the protocol that are told apart; all others are the usual one."""
-
-
 def _read(request: ChatRequest, limits: ParseLimits, notes: Notes) -> ParsedRequest:
     notes.warn_unknown("", list(request.model_extra or ()))
     _refuse_unsupported(request, notes)
@@ -100,7 +97,7 @@ def _read(request: ChatRequest, limits: ParseLimits, notes: Notes) -> ParsedRequ
         cache_ttl_s=read_cache_ttl(request.cache_ttl, limits, notes),
         warnings=notes.warnings,
         echo=ChatEcho(is_legacy=bool(request.functions and not request.tools)),
-        priority=_TIER_PRIORITY.get(request.service_tier or "auto", 0),
+        priority=read_service_tier(request.service_tier),
     )
 
 

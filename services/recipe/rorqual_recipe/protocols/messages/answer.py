@@ -35,14 +35,14 @@ def stop_fields(finished: AnswerFinished | None) -> dict[str, str | None]:
     return {"stop_reason": _STOP_REASONS[finished.reason], "stop_sequence": None}
 
 
-def usage_object(usage: TokenUsage, *, is_final: bool) -> dict[str, Any]:
-    """Anthropic's usage: input tokens are those that no cache held."""
+def usage_object(usage: TokenUsage, tier: str, *, is_final: bool) -> dict[str, Any]:
+    """Anthropic's usage: input tokens are those that no cache held. tier: see `tier_of`."""
     shown: dict[str, Any] = {
         "input_tokens": usage.prompt_tokens - usage.cached_tokens,
         "cache_creation_input_tokens": 0,
         "cache_read_input_tokens": usage.cached_tokens,
         "output_tokens": usage.completion_tokens if is_final else 0,
-        "service_tier": "standard",
+        "service_tier": tier,
         **usage.miss_fields,
     }
     if is_final:

@@ -25,6 +25,7 @@ from rorqual_recipe.protocols.messages.answer import (
     usage_object,
 )
 from rorqual_recipe.protocols.messages.thinking_signature import ThinkingSigner
+from rorqual_recipe.protocols.service_tier import tier_of
 
 
 @dataclass(slots=True)
@@ -45,6 +46,7 @@ class MessageBody:
         self._blocks: list[_Block] = []
         self._finished: AnswerFinished | None = None
         self._warnings = list(parsed.warnings)
+        self._tier = tier_of(parsed.priority, usual="standard")
 
     def write(
         self, choice_index: int, events: Sequence[AnswerEvent], usage: TokenUsage
@@ -72,7 +74,7 @@ class MessageBody:
         blocks = ",".join(map(self._block_json, self._blocks))
         tail: dict[str, Any] = {
             **stop_fields(self._finished),
-            "usage": usage_object(usage, is_final=True),
+            "usage": usage_object(usage, self._tier, is_final=True),
         }
         if self._warnings:
             tail["warnings"] = self._warnings

@@ -29,6 +29,7 @@ from rorqual_recipe.protocols.messages.tools import ToolReader
 from rorqual_recipe.protocols.messages.turns import TurnReader
 from rorqual_recipe.protocols.notes import Notes
 from rorqual_recipe.protocols.paths import read_json_object, validate
+from rorqual_recipe.protocols.service_tier import read_service_tier
 
 Request = TypeVar("Request", bound=CountTokensRequest)
 
@@ -65,6 +66,7 @@ def parse_messages_request(body: bytes, limits: ParseLimits) -> ParsedRequest:
         cache_salt=request.cache_salt or "",
         cache_ttl_s=cache_ttl_s,
         warnings=notes.warnings,
+        priority=read_service_tier(request.service_tier),
     )
 
 

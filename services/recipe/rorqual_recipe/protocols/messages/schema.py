@@ -57,10 +57,10 @@ class MessagesRequest(CountTokensRequest):
     stream: bool | None = None
     cache_salt: str | None = Field(None, max_length=256)
     cache_ttl: Any = None
+    service_tier: str | None = None
 
     # Accepted: they change nothing about the answer.
     metadata: "Metadata | None" = None
-    service_tier: str | None = None
     inference_geo: str | None = None
     diagnostics: dict[str, Any] | None = None
     user_profile_id: str | None = None

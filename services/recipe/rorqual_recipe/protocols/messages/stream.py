@@ -30,6 +30,7 @@ from rorqual_recipe.protocols.messages.answer import (
     usage_object,
 )
 from rorqual_recipe.protocols.messages.thinking_signature import ThinkingSigner
+from rorqual_recipe.protocols.service_tier import tier_of
 
 PING = b'event: ping\ndata: {"type":"ping"}\n\n'
 _DELTA = 'event: content_block_delta\ndata: {"type":"content_block_delta","index":'
@@ -48,6 +49,7 @@ class MessageStream:
         self._facts = facts
         self._signer = ThinkingSigner(facts.signing_key)
         self._signature = self._signer.begin()
+        self._tier = tier_of(parsed.priority, usual="standard")
         self._has_started = False
         self._open: str | None = None
         self._index = -1
@@ -92,7 +94,7 @@ class MessageStream:
         return _frame(
             "message_delta",
             delta=stop_fields(self._finished),
-            usage=usage_object(usage, is_final=True),
+            usage=usage_object(usage, self._tier, is_final=True),
             **extra,
         )
 
@@ -104,7 +106,7 @@ class MessageStream:
             **message_head(self._facts),
             "content": [],
             **stop_fields(None),
-            "usage": usage_object(usage, is_final=False),
+            "usage": usage_object(usage, self._tier, is_final=False),
         }
         return [_frame("message_start", message=message)]
 

@@ -7,6 +7,7 @@ from typing import Any
 from rorqual_recipe.json_text import compact_json
 from rorqual_recipe.protocols.notes import Notes
 from rorqual_recipe.protocols.responses.schema import ResponsesRequest
+from rorqual_recipe.protocols.service_tier import read_service_tier, tier_of
 from rorqual_recipe.sealing import NO_BINDING, SealBinding, Sealer
 
 MAX_ECHO_CHARS = 64 << 10
@@ -57,6 +58,7 @@ def echoed_fields(
             "summary": reasoning.summary if reasoning else None,
         },
         "safety_identifier": request.safety_identifier,
+        "service_tier": tier_of(read_service_tier(request.service_tier), usual="default"),
         "store": store,
         "temperature": 1.0 if request.temperature is None else request.temperature,
         "text": {
@@ -124,7 +126,6 @@ def response_object(
         "model": model,
         "moderation": None,
         "output": list(now.output),
-        "service_tier": "default",
         "usage": now.usage,
         **fields,
     }

@@ -35,6 +35,7 @@ from rorqual_recipe.protocols.responses.schema import (
 )
 from rorqual_recipe.protocols.responses.tool_choice import ToolChoiceReader
 from rorqual_recipe.protocols.responses.tools import DeclaredTools, ToolReader
+from rorqual_recipe.protocols.service_tier import read_service_tier
 from rorqual_recipe.sealing import SealBroken, Sealer
 
 _LOGPROBS = "message.output_text.logprobs"
@@ -135,8 +136,6 @@ class _Parser:
             notes.warn("stream_options", "ignored without stream")
         elif request.stream_options and request.stream_options.include_obfuscation:
             notes.warn("stream_options.include_obfuscation", "ignored, nothing is obfuscated")
-        if request.service_tier not in (None, "auto", "default"):
-            notes.warn("service_tier", "there is one tier, default")
         why_not = self._prior.why_not_stored
         if why_not and (request.store or (request.store is None and why_not != NO_STORE)):
             notes.warn("store", why_not)
@@ -220,6 +219,7 @@ class _Parser:
             prompt_param="input",
             truncates=request.truncation == "auto",
             echo=echo,
+            priority=read_service_tier(request.service_tier),
         )
 
 
