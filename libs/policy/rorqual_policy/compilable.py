@@ -19,6 +19,8 @@ COMPILABLE = (
     prefill_order.choose_pull_queue,
     prefill_order.has_spare_compute,
     prefill_order.fits_beside,
+    prefill_order.beside_room_s,
+    prefill_order.gains_beside,
     step_cost.chunk_cost_s,
     step_cost.solve_chunk_tokens,
     step_cost.step_budget_s,

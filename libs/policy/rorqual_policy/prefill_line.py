@@ -13,9 +13,10 @@ from rorqual_policy.fair_share import FairShare, choose_tenant
 from rorqual_policy.prefill_order import (
     NO_QUEUE,
     PrefillOrder,
+    beside_room_s,
     choose_least,
     choose_pull_queue,
-    fits_beside,
+    gains_beside,
     has_spare_compute,
     prefill_key_s,
 )
@@ -112,61 +113,88 @@ def choose_pull(
     """
     if not heads:
         return PullChoice(None, None, FairShare(), "nothing waits")
-    after_s = {
-        head.job_id: min((_after_s(p, head) for p in pullers), default=0.0) for head in heads
-    }
-    left = list(pullers)
-    while left:
-        puller = left.pop(choose_least([_load(p, heads) for p in left]))
-        fitting = [head for head in heads if _has_room(puller, head, after_s, params)]
-        if head := _choose_head(fitting, puller, params):
-            head, fair, reason = _by_turn(heads, fitting, puller, fair, params, head)
-            roomy = [p for p in (puller, *left) if _has_room(p, head, after_s, params)]
-            taker = roomy[choose_least([_done_s(p, head, params) for p in roomy])]
-            return PullChoice(taker.instance_id, head.job_id, fair, reason)
+    rooms = _Rooms(pullers, params)
+    for place in rooms.by_load(min(head.work_s for head in heads)):
+        fitting = rooms.fitting(place, heads)
+        if head := _choose_head(fitting, pullers[place], params):
+            head, fair, reason = _by_turn(heads, fitting, pullers[place], fair, params, head)
+            return PullChoice(rooms.taker(head).instance_id, head.job_id, fair, reason)
     return PullChoice(None, None, fair, f"{len(pullers)} instances have no room for what waits")
 
 
-def _load(puller: Puller, heads: Sequence[LineHead]) -> float:
-    """When the instance would be done with the lightest head: a slow one has to be idle longer."""
-    return puller.running_s + puller.pending_s + min(head.work_s for head in heads) / puller.speed
+class _Rooms:
+    """What each instance could take, by its place among the pullers."""
+
+    def __init__(self, pullers: Sequence[Puller], params: LineParams) -> None:
+        self._pullers = pullers
+        self._params = params
+        self._assigned = set(params.own_buckets.values())
+        self._work_s = [self._most_work_s(puller) for puller in pullers]
+        self._soonest: list[Puller] | None = None
+
+    def by_load(self, lightest_s: float) -> list[int]:
+        """Who has room for so much work, who would be done with it first before the others: a slow
+        one has to be idle longer."""
+        places = [i for i, work_s in enumerate(self._work_s) if lightest_s <= work_s]
+        return sorted(places, key=lambda place: _after_s(self._pullers[place], lightest_s))
+
+    def fitting(self, place: int, heads: Sequence[LineHead]) -> list[LineHead]:
+        """Those that the instance has room for."""
+        puller, most_s = self._pullers[place], self._work_s[place]
+        buckets = self._open_buckets(puller)
+        known = [head for head in heads if head.bucket in buckets and head.work_s <= most_s]
+        return [head for head in known if most_s == inf or self._gains(puller, head.work_s)]
+
+    def taker(self, head: LineHead) -> Puller:
+        """Of all with room for the prompt, the one that is done with it first: short work goes
+        before an instance's longest."""
+        roomy = [place for place in self.by_load(head.work_s) if self.fitting(place, [head])]
+        goes_first = self._params.shared_part > 0
+        done_s = [
+            _after_s(puller, head.work_s) - (puller.longest_s if goes_first else 0.0)
+            for puller in (self._pullers[place] for place in roomy)
+        ]
+        return self._pullers[roomy[choose_least(done_s)]]
+
+    def _most_work_s(self, puller: Puller) -> float:
+        """Of a prompt it has room for, on a rank of mean speed; infinity = of any."""
+        params = self._params
+        if has_spare_compute(puller.pending_s, params.budget_s, puller.a0_s):
+            return inf
+        others_s = puller.pending_s - puller.longest_s
+        room_s = params.budget_s - puller.a0_s
+        beside_s = beside_room_s(others_s, puller.longest_s, room_s, params.shared_part)
+        return beside_s * puller.speed
+
+    def _gains(self, puller: Puller, work_s: float) -> bool:
+        """Whether doing it beside the longest prompt is worth what that loses."""
+        if self._soonest is None:
+            self._soonest = _soonest(self._pullers)
+        after_s = min(_after_s(other, work_s) for other in self._soonest)
+        others_s = puller.pending_s - puller.longest_s
+        return gains_beside(others_s, work_s / puller.speed, after_s - puller.running_s)
+
+    def _open_buckets(self, puller: Puller) -> set[int]:
+        """With strict buckets its own and those that nobody was assigned to: they would starve."""
+        served = set(puller.served)
+        if self._params.buckets is not BucketMode.STRICT:
+            return served
+        own = self._params.own_buckets.get(puller.instance_id, NO_QUEUE)
+        return served - (self._assigned - {own})
 
 
-def _after_s(puller: Puller, head: LineHead) -> float:
-    """When the instance would be done with the prompt after all it has."""
-    return puller.running_s + puller.pending_s + head.work_s / puller.speed
+def _after_s(puller: Puller, work_s: float) -> float:
+    """When the instance would be done with so much work after all it has."""
+    return puller.running_s + puller.pending_s + work_s / puller.speed
 
 
-def _done_s(puller: Puller, head: LineHead, params: LineParams) -> float:
-    """When the instance would be done with the prompt: short work goes before its longest."""
-    after_s = _after_s(puller, head)
-    return after_s - puller.longest_s if params.shared_part > 0 else after_s
-
-
-def _has_room(
-    puller: Puller, head: LineHead, after_s: Mapping[str, float], params: LineParams
-) -> bool:
-    if head.bucket not in _open_buckets(puller, params):
-        return False
-    if has_spare_compute(puller.pending_s, params.budget_s, puller.a0_s):
-        return True
-    return fits_beside(
-        puller.pending_s - puller.longest_s,
-        puller.longest_s,
-        head.work_s / puller.speed,
-        params.budget_s - puller.a0_s,
-        params.shared_part,
-        after_s[head.job_id] - puller.running_s,
-    )
-
-
-def _open_buckets(puller: Puller, params: LineParams) -> set[int]:
-    """With strict buckets its own and those that nobody was assigned to: they would starve."""
-    served = set(puller.served)
-    if params.buckets is not BucketMode.STRICT:
-        return served
-    others = {b for who, b in params.own_buckets.items() if who != puller.instance_id}
-    return served - (others - {params.own_buckets.get(puller.instance_id, NO_QUEUE)})
+def _soonest(pullers: Sequence[Puller]) -> list[Puller]:
+    """Without those that another one beats in being free and in speed: a few, of however many."""
+    found: list[Puller] = []
+    for puller in sorted(pullers, key=lambda p: (p.running_s + p.pending_s, -p.speed)):
+        if not found or puller.speed > found[-1].speed:
+            found.append(puller)
+    return found
 
 
 def _choose_head(
@@ -201,16 +229,21 @@ def _by_turn(
 ) -> tuple[LineHead, FairShare, str]:
     """Between tenants whose turn it is decides; a tenant alone just goes on."""
     firsts = {head.tenant: head for head in heads}
-    own = {t: _choose_head([h for h in fitting if h.tenant == t], puller, params) for t in firsts}
-    firsts |= {tenant: head for tenant, head in own.items() if head}
     if len(firsts) == 1:
         return chosen, FairShare(), "first in order"
+    able: dict[str, list[LineHead]] = {}
+    for head in fitting:
+        able.setdefault(head.tenant, []).append(head)
+    for tenant, theirs in able.items():
+        first = _choose_head(theirs, puller, params)
+        assert first is not None
+        firsts[tenant] = first
     decision = choose_tenant(
         fair,
         [(tenant, head.work_s) for tenant, head in firsts.items()],
         params.quantum_s,
         params.weights,
-        passed_over=[tenant for tenant, head in own.items() if head is None],
+        passed_over=firsts.keys() - able.keys(),
     )
     assert decision.tenant is not None
     reason = f"turn of {decision.tenant!r} among {len(firsts)} tenants"
@@ -229,6 +262,9 @@ class PrefillLine:
         self._order = order
         self._prompts: dict[str, WaitingPrompt] = {}
         self._heaps: dict[tuple[str, int], list[tuple[float, str]]] = {}
+        self._heads: dict[tuple[str, int], LineHead] = {}
+        self._touched: dict[tuple[str, int], None] = {}
+        """Whose head may be another one; in order, so that the same calls give the same."""
         self.work_s = 0.0
         """Of everything that waits."""
 
@@ -246,13 +282,16 @@ class PrefillLine:
         self.remove(prompt.job_id)
         self._prompts[prompt.job_id] = prompt
         self.work_s += prompt.work_s
-        heap = self._heaps.setdefault((prompt.tenant, prompt.bucket), [])
+        place = prompt.tenant, prompt.bucket
+        self._touched[place] = None
+        heap = self._heaps.setdefault(place, [])
         heappush(heap, (self._key_s(prompt), prompt.job_id))
 
     def remove(self, job_id: str) -> WaitingPrompt | None:
         """It waits no more; None when it did not."""
         prompt = self._prompts.pop(job_id, None)
         if prompt is not None:
+            self._touched[prompt.tenant, prompt.bucket] = None
             self.work_s = self.work_s - prompt.work_s if self._prompts else 0.0
         return prompt
 
@@ -265,17 +304,24 @@ class PrefillLine:
 
     def heads(self) -> list[LineHead]:
         """The first prompt of every tenant and bucket that has any."""
-        heads = []
-        for (tenant, bucket), heap in list(self._heaps.items()):
-            while heap and not self._is_current(heap[0], bucket):
-                heappop(heap)
-            if not heap:
-                del self._heaps[tenant, bucket]
-                continue
-            key_s, job_id = heap[0]
-            heads.append(LineHead(job_id, tenant, bucket, key_s, self._prompts[job_id].work_s))
+        for place in self._touched:
+            if (head := self._first_of(*place)) is not None:
+                self._heads[place] = head
+            else:
+                self._heads.pop(place, None)
+                self._heaps.pop(place, None)
+        self._touched.clear()
         self._drop_stale()
-        return heads
+        return list(self._heads.values())
+
+    def _first_of(self, tenant: str, bucket: int) -> LineHead | None:
+        heap = self._heaps.get((tenant, bucket), [])
+        while heap and not self._is_current(heap[0], bucket):
+            heappop(heap)
+        if not heap:
+            return None
+        key_s, job_id = heap[0]
+        return LineHead(job_id, tenant, bucket, key_s, self._prompts[job_id].work_s)
 
     def _key_s(self, prompt: WaitingPrompt) -> float:
         arrival_s = prompt.arrival_s - PRIORITY_LEAD_S * prompt.priority

@@ -80,11 +80,13 @@ def has_spare_compute(pending_s: float, budget_s: float, a0_s: float) -> bool:
 
 
 AHEAD_S = 1.0
-"""Of shared parts so much is given away ahead, not more.
+"""Of shared parts so much is given away ahead, or half of what the long prompt takes if that is
+more: on a slow engine a second is no more than one short prompt.
 
 Source: tests/unit/policy/line_fleet.py, three instances, one three times as slow, behind prompts of
 2K to 6K tokens: P99 of short ones 1.4 times that alone; with no more than the next step 6.4 to 7.4
-times, with half a second 3.5 to 5.2."""
+times, with half a second 3.5 to 5.2. Half as fast: 1.3 to 1.6 times; with a second at most 3.4 to
+4.3. The bars of make bench-policy are the same with either."""
 
 
 def fits_beside(
@@ -97,10 +99,26 @@ def fits_beside(
 ) -> bool:
     """Whether a rank without spare compute had better do work_s beside its longest prompt.
 
-    The shared part of its steps has to finish it with the next step or, if the long prompt takes
-    longer, within about a second; and sooner than waiting does by more than the long prompt loses.
-    others_s: what the rank has beside the longest. room_s: of a step, less a0. after_s: from the
-    rank's next step until whoever is free first would be done with work_s.
+    It has to fit, and to be worth it: see the two functions below.
     """
-    ahead_s = max(room_s, min(longest_s, AHEAD_S))
-    return others_s + work_s <= shared_part * ahead_s and others_s + 2.0 * work_s <= after_s
+    fits = work_s <= beside_room_s(others_s, longest_s, room_s, shared_part)
+    return fits and gains_beside(others_s, work_s, after_s)
+
+
+def beside_room_s(others_s: float, longest_s: float, room_s: float, shared_part: float) -> float:
+    """Most work that the shared part of a rank's steps finishes with the next step or, where its
+    longest prompt takes longer, well before that is done.
+
+    others_s: what the rank has beside the longest. room_s: of a step, less a0.
+    """
+    ahead_s = max(room_s, min(longest_s, max(AHEAD_S, 0.5 * longest_s)))
+    return shared_part * ahead_s - others_s
+
+
+def gains_beside(others_s: float, work_s: float, after_s: float) -> bool:
+    """Whether work_s is done sooner beside a rank's longest prompt than by waiting, by more than
+    the long prompt loses.
+
+    after_s: from the rank's next step until whoever is free first would be done with work_s.
+    """
+    return others_s + 2.0 * work_s <= after_s

@@ -120,9 +120,11 @@ def test_a_busy_instance_takes_short_work_alone_and_only_if_it_gains_more_than_t
         heads = line_of(prompt("one", work_s)).heads()
         return choose_pull(heads, busy, FairShare(), given or params()).instance_id
 
-    assert taken(0.5, BUSY) == "p1"
-    assert taken(0.6, BUSY) is None  # more than the shared part of a second
-    assert taken(0.4, replace(BUSY, pending_s=3.2)) is None  # there are others already
+    assert taken(0.75, BUSY) == "p1"
+    assert taken(0.8, BUSY) is None  # more than the shared part of half of the long one
+    assert taken(0.4, replace(BUSY, pending_s=3.4)) is None  # there are others already
+    nearly = replace(BUSY, pending_s=1.2, longest_s=1.2)
+    assert (taken(0.5, nearly), taken(0.6, nearly)) == ("p1", None)  # of a second
     soon = replace(BUSY, instance_id="soon", pending_s=0.4, longest_s=0.4)
     assert taken(0.45, BUSY, soon) is None  # done in 0.85 s there
     assert taken(0.35, BUSY, soon) == "p1"
