@@ -28,7 +28,7 @@ from rorqual_proto.v1 import kvmeta_pb2 as rorqual__proto_dot_v1_dot_kvmeta__pb2
 from rorqual_proto.v1 import tensor_pb2 as rorqual__proto_dot_v1_dot_tensor__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1erorqual_proto/v1/prefill.proto\x12\nrorqual.v1\x1a\x1crorqual_proto/v1/error.proto\x1a!rorqual_proto/v1/generation.proto\x1a\x1drorqual_proto/v1/kvmeta.proto\x1a\x1drorqual_proto/v1/tensor.proto\"\xff\x02\n\nPrefillJob\x12*\n\ngeneration\x18\x01 \x01(\x0b\x32\x16.rorqual.v1.Generation\x12\x1a\n\x12num_matched_blocks\x18\x03 \x01(\r\x12\x13\n\x0bkv_lease_id\x18\x04 \x01(\t\x12\x32\n\x10\x63ompiled_grammar\x18\x06 \x01(\x0b\x32\x18.rorqual.v1.TensorTicket\x12\x18\n\x10submitted_unix_s\x18\x07 \x01(\x01\x12\x32\n\x10image_embeddings\x18\x08 \x03(\x0b\x32\x18.rorqual.v1.TensorTicket\x12\x18\n\x10num_exact_blocks\x18\t \x01(\r\x12\x12\n\nexact_only\x18\n \x01(\x08\x12(\n\x07windows\x18\x14 \x03(\x0b\x32\x17.rorqual.v1.WindowPlace\x12\x19\n\x11num_missed_tokens\x18\x0b \x01(\r\x12\x13\n\x0bmiss_reason\x18\x0c \x01(\tJ\x04\x08\x02\x10\x03J\x04\x08\x05\x10\x06\"\xc0\x01\n\x0bPrefillRoom\x12\x13\n\x0binstance_id\x18\x01 \x01(\t\x12\x13\n\x0bincarnation\x18\x02 \x01(\x04\x12\x0b\n\x03seq\x18\x03 \x01(\x04\x12\x0f\n\x07\x62uckets\x18\x04 \x03(\t\x12\x0c\n\x04open\x18\x05 \x01(\x08\x12\x11\n\tpending_s\x18\x06 \x01(\x01\x12\x11\n\tlongest_s\x18\x07 \x01(\x01\x12\"\n\x04\x63ost\x18\x08 \x01(\x0b\x32\x14.rorqual.v1.StepCost\x12\x11\n\trunning_s\x18\t \x01(\x01\"B\n\x08StepCost\x12\x0c\n\x04\x61\x30_s\x18\x01 \x01(\x01\x12\x0c\n\x04\x61\x31_s\x18\x02 \x01(\x01\x12\x0c\n\x04\x61\x32_s\x18\x03 \x01(\x01\x12\x0c\n\x04\x61\x33_s\x18\x04 \x01(\x01\"\xe0\x01\n\x11PrefillAssignment\x12\x0f\n\x07subject\x18\x01 \x01(\t\x12\x15\n\rlease_subject\x18\x02 \x01(\t\x12;\n\x07headers\x18\x03 \x03(\x0b\x32*.rorqual.v1.PrefillAssignment.HeadersEntry\x12\x0b\n\x03job\x18\x04 \x01(\x0c\x12\x16\n\x0etake_by_unix_s\x18\x05 \x01(\x01\x12\x11\n\tnum_begun\x18\x06 \x01(\r\x1a.\n\x0cHeadersEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"t\n\x16PrefillAssignmentReply\x12(\n\x05taken\x18\x01 \x01(\x0b\x32\x17.rorqual.v1.PrefillRoomH\x00\x12&\n\x05\x65rror\x18\x02 \x01(\x0b\x32\x15.rorqual.v1.ErrorInfoH\x00\x42\x08\n\x06resultb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1erorqual_proto/v1/prefill.proto\x12\nrorqual.v1\x1a\x1crorqual_proto/v1/error.proto\x1a!rorqual_proto/v1/generation.proto\x1a\x1drorqual_proto/v1/kvmeta.proto\x1a\x1drorqual_proto/v1/tensor.proto\"\xff\x02\n\nPrefillJob\x12*\n\ngeneration\x18\x01 \x01(\x0b\x32\x16.rorqual.v1.Generation\x12\x1a\n\x12num_matched_blocks\x18\x03 \x01(\r\x12\x13\n\x0bkv_lease_id\x18\x04 \x01(\t\x12\x32\n\x10\x63ompiled_grammar\x18\x06 \x01(\x0b\x32\x18.rorqual.v1.TensorTicket\x12\x18\n\x10submitted_unix_s\x18\x07 \x01(\x01\x12\x32\n\x10image_embeddings\x18\x08 \x03(\x0b\x32\x18.rorqual.v1.TensorTicket\x12\x18\n\x10num_exact_blocks\x18\t \x01(\r\x12\x12\n\nexact_only\x18\n \x01(\x08\x12(\n\x07windows\x18\x14 \x03(\x0b\x32\x17.rorqual.v1.WindowPlace\x12\x19\n\x11num_missed_tokens\x18\x0b \x01(\r\x12\x13\n\x0bmiss_reason\x18\x0c \x01(\tJ\x04\x08\x02\x10\x03J\x04\x08\x05\x10\x06\"\xe9\x01\n\x0bPrefillRoom\x12\x13\n\x0binstance_id\x18\x01 \x01(\t\x12\x13\n\x0bincarnation\x18\x02 \x01(\x04\x12\x0b\n\x03seq\x18\x03 \x01(\x04\x12\x0f\n\x07\x62uckets\x18\x04 \x03(\t\x12\x0c\n\x04open\x18\x05 \x01(\x08\x12\x11\n\tpending_s\x18\x06 \x01(\x01\x12\x11\n\tlongest_s\x18\x07 \x01(\x01\x12\"\n\x04\x63ost\x18\x08 \x01(\x0b\x32\x14.rorqual.v1.StepCost\x12\x11\n\trunning_s\x18\t \x01(\x01\x12\'\n\x07untried\x18\n \x03(\x0b\x32\x16.rorqual.v1.UntriedJob\"W\n\nUntriedJob\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x14\n\x0c\x63hoice_index\x18\x02 \x01(\r\x12\x0b\n\x03run\x18\x03 \x01(\r\x12\x12\n\nstream_seq\x18\x04 \x01(\x04\"B\n\x08StepCost\x12\x0c\n\x04\x61\x30_s\x18\x01 \x01(\x01\x12\x0c\n\x04\x61\x31_s\x18\x02 \x01(\x01\x12\x0c\n\x04\x61\x32_s\x18\x03 \x01(\x01\x12\x0c\n\x04\x61\x33_s\x18\x04 \x01(\x01\"\xe0\x01\n\x11PrefillAssignment\x12\x0f\n\x07subject\x18\x01 \x01(\t\x12\x15\n\rlease_subject\x18\x02 \x01(\t\x12;\n\x07headers\x18\x03 \x03(\x0b\x32*.rorqual.v1.PrefillAssignment.HeadersEntry\x12\x0b\n\x03job\x18\x04 \x01(\x0c\x12\x16\n\x0etake_by_unix_s\x18\x05 \x01(\x01\x12\x11\n\tnum_begun\x18\x06 \x01(\r\x1a.\n\x0cHeadersEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"t\n\x16PrefillAssignmentReply\x12(\n\x05taken\x18\x01 \x01(\x0b\x32\x17.rorqual.v1.PrefillRoomH\x00\x12&\n\x05\x65rror\x18\x02 \x01(\x0b\x32\x15.rorqual.v1.ErrorInfoH\x00\x42\x08\n\x06resultb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -40,13 +40,15 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_PREFILLJOB']._serialized_start=174
   _globals['_PREFILLJOB']._serialized_end=557
   _globals['_PREFILLROOM']._serialized_start=560
-  _globals['_PREFILLROOM']._serialized_end=752
-  _globals['_STEPCOST']._serialized_start=754
-  _globals['_STEPCOST']._serialized_end=820
-  _globals['_PREFILLASSIGNMENT']._serialized_start=823
-  _globals['_PREFILLASSIGNMENT']._serialized_end=1047
-  _globals['_PREFILLASSIGNMENT_HEADERSENTRY']._serialized_start=1001
-  _globals['_PREFILLASSIGNMENT_HEADERSENTRY']._serialized_end=1047
-  _globals['_PREFILLASSIGNMENTREPLY']._serialized_start=1049
-  _globals['_PREFILLASSIGNMENTREPLY']._serialized_end=1165
+  _globals['_PREFILLROOM']._serialized_end=793
+  _globals['_UNTRIEDJOB']._serialized_start=795
+  _globals['_UNTRIEDJOB']._serialized_end=882
+  _globals['_STEPCOST']._serialized_start=884
+  _globals['_STEPCOST']._serialized_end=950
+  _globals['_PREFILLASSIGNMENT']._serialized_start=953
+  _globals['_PREFILLASSIGNMENT']._serialized_end=1177
+  _globals['_PREFILLASSIGNMENT_HEADERSENTRY']._serialized_start=1131
+  _globals['_PREFILLASSIGNMENT_HEADERSENTRY']._serialized_end=1177
+  _globals['_PREFILLASSIGNMENTREPLY']._serialized_start=1179
+  _globals['_PREFILLASSIGNMENTREPLY']._serialized_end=1295
 # @@protoc_insertion_point(module_scope)

@@ -37,7 +37,7 @@ class PrefillJob(_message.Message):
     def __init__(self, generation: _Optional[_Union[_generation_pb2.Generation, _Mapping]] = ..., num_matched_blocks: _Optional[int] = ..., kv_lease_id: _Optional[str] = ..., compiled_grammar: _Optional[_Union[_tensor_pb2.TensorTicket, _Mapping]] = ..., submitted_unix_s: _Optional[float] = ..., image_embeddings: _Optional[_Iterable[_Union[_tensor_pb2.TensorTicket, _Mapping]]] = ..., num_exact_blocks: _Optional[int] = ..., exact_only: _Optional[bool] = ..., windows: _Optional[_Iterable[_Union[_kvmeta_pb2.WindowPlace, _Mapping]]] = ..., num_missed_tokens: _Optional[int] = ..., miss_reason: _Optional[str] = ...) -> None: ...
 
 class PrefillRoom(_message.Message):
-    __slots__ = ("instance_id", "incarnation", "seq", "buckets", "open", "pending_s", "longest_s", "cost", "running_s")
+    __slots__ = ("instance_id", "incarnation", "seq", "buckets", "open", "pending_s", "longest_s", "cost", "running_s", "untried")
     INSTANCE_ID_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     SEQ_FIELD_NUMBER: _ClassVar[int]
@@ -47,6 +47,7 @@ class PrefillRoom(_message.Message):
     LONGEST_S_FIELD_NUMBER: _ClassVar[int]
     COST_FIELD_NUMBER: _ClassVar[int]
     RUNNING_S_FIELD_NUMBER: _ClassVar[int]
+    UNTRIED_FIELD_NUMBER: _ClassVar[int]
     instance_id: str
     incarnation: int
     seq: int
@@ -56,7 +57,20 @@ class PrefillRoom(_message.Message):
     longest_s: float
     cost: StepCost
     running_s: float
-    def __init__(self, instance_id: _Optional[str] = ..., incarnation: _Optional[int] = ..., seq: _Optional[int] = ..., buckets: _Optional[_Iterable[str]] = ..., open: _Optional[bool] = ..., pending_s: _Optional[float] = ..., longest_s: _Optional[float] = ..., cost: _Optional[_Union[StepCost, _Mapping]] = ..., running_s: _Optional[float] = ...) -> None: ...
+    untried: _containers.RepeatedCompositeFieldContainer[UntriedJob]
+    def __init__(self, instance_id: _Optional[str] = ..., incarnation: _Optional[int] = ..., seq: _Optional[int] = ..., buckets: _Optional[_Iterable[str]] = ..., open: _Optional[bool] = ..., pending_s: _Optional[float] = ..., longest_s: _Optional[float] = ..., cost: _Optional[_Union[StepCost, _Mapping]] = ..., running_s: _Optional[float] = ..., untried: _Optional[_Iterable[_Union[UntriedJob, _Mapping]]] = ...) -> None: ...
+
+class UntriedJob(_message.Message):
+    __slots__ = ("request_id", "choice_index", "run", "stream_seq")
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    CHOICE_INDEX_FIELD_NUMBER: _ClassVar[int]
+    RUN_FIELD_NUMBER: _ClassVar[int]
+    STREAM_SEQ_FIELD_NUMBER: _ClassVar[int]
+    request_id: str
+    choice_index: int
+    run: int
+    stream_seq: int
+    def __init__(self, request_id: _Optional[str] = ..., choice_index: _Optional[int] = ..., run: _Optional[int] = ..., stream_seq: _Optional[int] = ...) -> None: ...
 
 class StepCost(_message.Message):
     __slots__ = ("a0_s", "a1_s", "a2_s", "a3_s")

@@ -120,6 +120,16 @@ def room_to_wire(
     )
 
 
+def untried_to_wire(key: JobKey, stream_seq: int) -> prefill_pb2.UntriedJob:
+    """A job that goes back for no fault of its own. stream_seq: its place on the queue."""
+    return prefill_pb2.UntriedJob(
+        request_id=key.request_id,
+        choice_index=key.choice_index,
+        run=key.run,
+        stream_seq=stream_seq,
+    )
+
+
 def taken_to_wire(room: prefill_pb2.PrefillRoom) -> prefill_pb2.PrefillAssignmentReply:
     """Yes, and what is left beside it."""
     return prefill_pb2.PrefillAssignmentReply(taken=room)

@@ -17,6 +17,7 @@ from rorqual_runtime.queue import ACK_WAIT_S
 from rorqual_runtime.service import ServiceContext
 
 from rorqual_prefill import convert
+from rorqual_prefill.job import Job
 from rorqual_prefill.service import PrefillService
 from rorqual_prefill.settings import PrefillSettings
 
@@ -74,6 +75,13 @@ class RoomKeeper:
         self._service.start(leased)
         await asyncio.sleep(0)  # it is in hand now, and counts
         return convert.taken_to_wire(self._room())
+
+    async def tell_untried(self, job: Job, stream_seq: int) -> None:
+        """A job goes back to the queue for no fault of its own: no try of it."""
+        room = self._room()
+        room.untried.append(convert.untried_to_wire(job.key, stream_seq))
+        with contextlib.suppress(ServingError):  # it counts as one then
+            await self._ctx.bus.publish(subjects.prefill_rooms(self._settings.pool), room)
 
     def _room(self) -> convert.RoomMessage:
         cost = self._cost()

@@ -84,6 +84,9 @@ class PrefillPorts:
     """Tells the recipe that the generation has failed. Raises: ServingError."""
     release_lease: Callable[[Job], Awaitable[None]]
     """Lets go of the job's blocks at kvmeta; never raises."""
+    tell_untried: Callable[[Job, int], Awaitable[None]]
+    """Tells the routers that a job goes back for no fault of its own; with its place on the queue.
+    Never raises."""
     num_replayed: Callable[[int], int] = lambda num_stored: 0
     """Tokens of a stored prefix that are run again when no window is kept."""
 
@@ -162,6 +165,7 @@ class PrefillService:
         if error is None or isinstance(error, Cancelled):
             await leased.ack()
         elif isinstance(error, _GivenBack):
+            await self.ports.tell_untried(job, leased.stream_seq)  # first: it may be back at once
             await leased.nak()
         elif isinstance(error, Internal):
             await leased.nak(_RETRY_DELAY_S)  # another instance may not share the fault

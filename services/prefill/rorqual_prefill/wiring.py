@@ -51,6 +51,7 @@ class PrefillInstance:
     """A prefill instance that serves, with the parts its tests and its shutdown look at."""
 
     service: PrefillService
+    room: RoomKeeper
     engine: PrefillEngine
     cache: PagedKvCache
     counts: HitCounts
@@ -155,10 +156,14 @@ async def _build(
         serve=pipeline.serve,
         publish_failure=partial(_publish_failure, ctx),
         release_lease=partial(_release_lease, ctx.bus),
+        tell_untried=lambda job, stream_seq: room.tell_untried(job, stream_seq),
         num_replayed=model.num_replayed,
     )
     service = PrefillService(ports, gate, settings, ctx.clock)
-    return PrefillInstance(service, engine, cache, counts)
+    room = RoomKeeper(
+        ctx, service, settings, lambda: engine.assumed_cost, running_s=lambda: engine.step_s
+    )
+    return PrefillInstance(service, room, engine, cache, counts)
 
 
 async def _open_windows(
@@ -183,18 +188,14 @@ async def _serve(
     service = instance.service
     ctx.report_load(lambda report: convert.fill_load(report, _load_facts(instance, model)))
     await ctx.bus.subscribe(subjects.cancel(), convert.CancelMessage, service.on_cancel)
-    engine = instance.engine
-    room = RoomKeeper(
-        ctx, service, settings, lambda: engine.assumed_cost, running_s=lambda: engine.step_s
-    )
     await ctx.bus.serve(
         subjects.prefill_assign(ctx.instance_id),
         convert.AssignmentMessage,
         convert.AssignmentReplyMessage,
-        room.on_assignment,
+        instance.room.on_assignment,
         name="assign",
     )
-    ctx.track(room.run())
+    ctx.track(instance.room.run())
 
 
 def _load_facts(instance: PrefillInstance, model: CausalModel) -> convert.LoadFacts:

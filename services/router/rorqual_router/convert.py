@@ -19,6 +19,7 @@ from rorqual_proto.v1.prefill_pb2 import (
     PrefillAssignmentReply,
     PrefillJob,
     PrefillRoom,
+    UntriedJob,
 )
 from rorqual_proto.v1.router_pb2 import (
     CancelRequest,
@@ -235,7 +236,7 @@ def job_to_wire(
     )
 
 
-def job_id(generation: Generation) -> str:
+def job_id(generation: Generation | UntriedJob) -> str:
     """One a run of a generation."""
     return f"{generation.request_id}/{generation.choice_index}/{generation.run}"
 

@@ -38,6 +38,7 @@ from rorqual_router.convert import (
     PrefillRoom,
     assignment_to_wire,
     failure_to_wire,
+    job_id,
     release_to_wire,
     room_from_wire,
     waiting_from_wire,
@@ -184,7 +185,6 @@ class LineKeeper:
             self._spawn(leased.dead_letter(f"unreadable job: {error.message}"))
             return
         prompt = waiting_from_wire(job, bucket_number(bucket), self._work_s(job))
-        leased.num_begun = self._begun.num(prompt.job_id, leased)
         held = HeldJob(leased, job, prompt)
         if (known := self._held.get(prompt.job_id)) is not None:
             known.leased.let_go()  # delivered again: that lease is over
@@ -211,6 +211,8 @@ class LineKeeper:
     # Out of the line
 
     async def _on_room(self, message: PrefillRoom, _context: object) -> None:
+        for job in message.untried:
+            self._begun.take_back(job_id(job), job.stream_seq)
         self._rooms.hear(room_from_wire(message), self._clock.monotonic_s())
         self._changed.set()
 
@@ -257,6 +259,9 @@ class LineKeeper:
     async def _assign(self, held: HeldJob, instance_id: str) -> None:
         """Give the job and its lease away; back into the line when they are not taken."""
         take_by_unix_s = self._clock.now_unix_s() + _TAKE_BY_S
+        job = held.prompt.job_id, held.leased.stream_seq
+        held.leased.num_begun = self._begun.num(*job)
+        self._begun.note(*job)  # before the answer: it may be given back sooner
         knows_room = False
         try:
             with attach(held.leased.trace_context):
@@ -268,7 +273,6 @@ class LineKeeper:
                     absent_timeout_s=_ABSENT_S,
                 )
             knows_room = True
-            self._begun.note(held.prompt.job_id, held.leased)
             held.leased.let_go()
             self._drop(held)
             self._rooms.hear(room_from_wire(reply.taken), self._clock.monotonic_s())
@@ -276,6 +280,7 @@ class LineKeeper:
             log.info("not taken", extra={"prefill_id": instance_id, "reason": error.message})
         finally:
             if not knows_room:
+                self._begun.take_back(*job)
                 self._back_into_line(held)
             self._rooms.answered(instance_id, knows_room=knows_room)
             self._changed.set()

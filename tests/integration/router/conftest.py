@@ -8,7 +8,14 @@ from dataclasses import dataclass, field
 
 import pytest_asyncio
 from rorqual_policy import Bucket
-from rorqual_proto.v1 import grammar_pb2, kvmeta_pb2, load_pb2, prefill_pb2, router_pb2
+from rorqual_proto.v1 import (
+    generation_pb2,
+    grammar_pb2,
+    kvmeta_pb2,
+    load_pb2,
+    prefill_pb2,
+    router_pb2,
+)
 from rorqual_router.service import RouterService
 from rorqual_router.settings import RouterSettings
 from rorqual_runtime import subjects
@@ -207,6 +214,8 @@ class FakePrefill:
     pending_s: float = 0.0
     num_given_back: int = 0
     """Of the jobs it is given next."""
+    num_untried: int = 0
+    """Of those the first, for no fault of theirs."""
     exhausted: list[bool] = field(default_factory=list)
     """Of each job, whether its tries were over."""
     seq: int = 0
@@ -237,6 +246,11 @@ class FakePrefill:
     async def say_room(self) -> None:
         await self.bus.publish(subjects.prefill_rooms("default"), self.room())
 
+    async def say_untried(self, generation: generation_pb2.Generation, stream_seq: int) -> None:
+        room = self.room()
+        room.untried.add(request_id=generation.request_id, stream_seq=stream_seq)
+        await self.bus.publish(subjects.prefill_rooms("default"), room)
+
     async def on_assignment(self, message, _context):
         handle = LeaseHandle(
             message.subject,
@@ -253,6 +267,9 @@ class FakePrefill:
         self.exhausted.append(leased.is_exhausted)
         if self.num_given_back > 0:
             self.num_given_back -= 1
+            if self.num_untried > 0:
+                self.num_untried -= 1
+                await self.say_untried(self.jobs[-1].generation, leased.stream_seq)
             assert await leased.nak()
         else:
             assert await leased.ack()

@@ -165,13 +165,13 @@ async def test_only_who_begins_a_job_uses_up_one_of_its_tries(runtime_settings, 
             if number == 0:
                 await client.submit(generation("r"))
             await waiting(router, 1)
-    taker = FakePrefill(bus, num_given_back=3)
+    taker = FakePrefill(bus, num_given_back=5, num_untried=2)
     await taker.serve()
     async with running_router(runtime_settings) as router:
         await waiting(router, 1)
         await taker.say_room()
-        await until(lambda: len(taker.jobs) == 4, "the job to come back")
-    assert taker.exhausted == [False, False, False, True]
+        await until(lambda: len(taker.jobs) == 6, "the job to come back")
+    assert taker.exhausted == [False] * 5 + [True]
 
 
 async def test_a_killed_keepers_jobs_go_to_the_next_router(

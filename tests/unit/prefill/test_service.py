@@ -38,6 +38,7 @@ class Leased:
         self._message = message or job_message()
         self.num_delivered = num_delivered
         self.is_exhausted = num_delivered > MAX_TRIES
+        self.stream_seq = 7
         self.trace_context = Context()
         self.verdict: str | None = None
 
@@ -73,13 +74,14 @@ class World:
     """Request id -> exception its work ends with, "block", or nothing."""
     failures: list[tuple[str, ErrorCode]] = field(default_factory=list)
     released: list[str] = field(default_factory=list)
+    untried: list[tuple[str, int]] = field(default_factory=list)
     num_blocked: int = 0
     """Works that have come so far."""
     service: PrefillService = field(init=False)
 
     def __post_init__(self) -> None:
         cache = PagedKvCache(uniform_layout(1, 4), 8)
-        ports = PrefillPorts(self._serve, self._publish_failure, self._release)
+        ports = PrefillPorts(self._serve, self._publish_failure, self._release, self._tell_untried)
         self.service = PrefillService(
             ports, PageGate(cache), PrefillSettings(max_active=4), WallClock()
         )
@@ -97,6 +99,9 @@ class World:
 
     async def _release(self, job) -> None:
         self.released.append(job.kv_lease_id)
+
+    async def _tell_untried(self, job, stream_seq: int) -> None:
+        self.untried.append((job.key.request_id, stream_seq))
 
     async def run(self, leased: Leased) -> str | None:
         self.service.start(leased)  # type: ignore[arg-type]
@@ -131,7 +136,7 @@ async def test_a_failure_is_told_and_acknowledged(world):
 async def test_an_unexpected_failure_goes_back_to_the_queue(world):
     world.ends["r"] = RuntimeError("a bug")
     assert await world.run(Leased()) == "nak"
-    assert world.failures == []
+    assert world.failures == world.untried == []
 
 
 async def test_after_three_deliveries_it_is_buried_and_told(world):
@@ -200,7 +205,7 @@ async def test_a_drain_finishes_what_it_can_and_gives_back_the_rest(world):
     async with asyncio.timeout(WAIT_S):
         await world.service.drain(3.2)
     assert (quick.verdict, slow.verdict) == ("ack", "nak")
-    assert world.failures == []
+    assert (world.failures, world.untried) == ([], [("slow", 7)])
 
 
 async def test_an_unreadable_job_is_buried(world):
