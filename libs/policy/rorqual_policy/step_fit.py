@@ -18,6 +18,7 @@ _TUKEY = 4.0
 """Residuals beyond this many robust deviations count no more. Source: Huber weights cut off, the
 usual redescending estimate; 4 keeps all of 30 clean samples in."""
 _LEAST_DEVIATION = 0.005
+_LEAST_SAMPLES = 3
 
 
 class StepSample(NamedTuple):
@@ -75,17 +76,21 @@ def fit_decode_step(samples: Sequence[StepSample]) -> tuple[PlacementParams, Fit
 def fit_steps(samples: Sequence[StepSample]) -> Fit:
     """Non-negative coefficients of least relative error, outliers left out.
 
-    The second coefficient, seconds a token or request, is always there.
+    The second coefficient, seconds a token or request, is always there. Fewer samples than features
+    tell fewer coefficients than there are samples; the others are 0.
 
-    Raises: ValueError unless there are as many samples as features, all with times > 0.
+    Raises: ValueError for less than _LEAST_SAMPLES, or times that are not > 0.
     """
-    num = len(samples[0].features) if samples else 0
-    if len(samples) < max(num, 1) or any(not 0 < s.took_s < inf for s in samples):
-        raise ValueError(f"need {num} or more samples with times > 0, got {len(samples)}")
+    if len(samples) < _LEAST_SAMPLES or any(not 0 < s.took_s < inf for s in samples):
+        raise ValueError(
+            f"need {_LEAST_SAMPLES} or more samples with times > 0, got {len(samples)}"
+        )
+    num = len(samples[0].features)
+    most = num if len(samples) >= num else len(samples) - 1
     rows = [[value / s.took_s for value in s.features] for s in samples]
     weights = [1.0] * len(rows)
     for _ in range(_ROUNDS):
-        coefficients = _non_negative(*_normal_equations(rows, weights))
+        coefficients = _non_negative(*_normal_equations(rows, weights), most)
         errors = [abs(_dot(row, coefficients) - 1.0) for row in rows]
         weights = _robust_weights(errors)
     errors.sort()
@@ -122,12 +127,12 @@ def _normal_equations(
     return gram, moment
 
 
-def _non_negative(gram: list[list[float]], moment: list[float]) -> list[float]:
-    """The best solution without a negative coefficient: of a handful of features every subset is
-    tried."""
+def _non_negative(gram: list[list[float]], moment: list[float], most: int) -> list[float]:
+    """The best solution of so many coefficients at most, none negative: of a handful of features
+    every subset is tried."""
     num = len(moment)
     best, best_gain = [0.0] * num, 0.0
-    for size in range(1, num + 1):
+    for size in range(1, most + 1):
         for kept in combinations(range(num), size):
             if 1 not in kept:
                 continue

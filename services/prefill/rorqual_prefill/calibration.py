@@ -30,7 +30,8 @@ def calibrated_cost(
     home: Path, model: CausalModel, cache: PagedKvCache, budget_s: float
 ) -> StepCost | None:
     """Cost of a step of this model on this machine. Blocks for about budget_s where no file says,
-    for up to three times as long on a busy machine.
+    for up to three times as long on a busy machine. A machine too busy for all points is measured
+    anew at the next start.
 
     None when nothing is known: budget_s is 0, or what was measured tells nothing.
     """
@@ -53,6 +54,9 @@ def _measure(
     except ValueError as reason:
         log.warning("prefill steps could not be calibrated", extra={"reason": str(reason)})
         return None
+    log.info("prefill calibrated", extra={"cost": cost._asdict(), "worst_error": error.worst})
+    if len(samples) < len(FEW_PREFILL_POINTS):  # a busy start, or a short context
+        return cost
     found = Calibration(
         model_fingerprint=model.fingerprint,
         machine=machine,
@@ -63,5 +67,4 @@ def _measure(
         write_calibration(home, found)
     except OSError as reason:  # measured again at the next start
         log.warning("the calibration could not be kept", extra={"reason": str(reason)})
-    log.info("prefill calibrated", extra={"cost": cost._asdict(), "worst_error": error.worst})
     return cost

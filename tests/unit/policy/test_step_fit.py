@@ -41,6 +41,12 @@ def test_prefill_coefficients_come_back() -> None:
     assert error.worst < 1e-6 and error.num_samples == len(POINTS)
 
 
+def test_three_steps_tell_what_a_step_and_a_token_take() -> None:
+    points = ((16, 0), (128, 0), (384, 0))
+    samples = [StepSample(prefill_features([(q, c)]), 4e-3 + 9e-4 * q) for q, c in points]
+    assert fit_prefill_cost(samples)[0] == pytest.approx((4e-3, 9e-4, 0.0, 0.0), rel=1e-6)
+
+
 @given(st.integers(0, 10_000))
 @settings(max_examples=30, deadline=None)
 def test_a_fifth_of_steps_behind_a_busy_neighbour_changes_little(seed: int) -> None:
@@ -67,7 +73,7 @@ def test_decode_coefficients_come_back_and_none_is_negative() -> None:
     assert min(fit_steps(falling).coefficients) == 0.0
 
 
-@pytest.mark.parametrize("samples", [[], _times(0, 1)[:3], [StepSample((1.0, 1.0), 0.0)] * 3])
+@pytest.mark.parametrize("samples", [[], _times(0, 1)[:2], [StepSample((1.0, 1.0), 0.0)] * 3])
 def test_samples_that_tell_nothing_are_refused(samples: list[StepSample]) -> None:
     with pytest.raises(ValueError):
         fit_steps(samples)

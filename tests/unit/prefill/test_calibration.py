@@ -37,11 +37,20 @@ def test_the_second_start_reads_what_the_first_one_measured(
     tmp_path: Path, model: CountedModel
 ) -> None:
     cache = model.new_cache(32)
-    first = calibrated_cost(tmp_path, model, cache, budget_s=0.01)
+    first = calibrated_cost(tmp_path, model, cache, budget_s=5.0)
     num_steps = model.num_steps
     assert first is not None and num_steps > 0 and cache.num_used == 0
-    assert calibrated_cost(tmp_path, model, cache, budget_s=0.01) == first
+    assert calibrated_cost(tmp_path, model, cache, budget_s=5.0) == first
     assert model.num_steps == num_steps
+
+
+def test_what_only_some_of_the_points_tell_is_used_and_not_kept(
+    tmp_path: Path, model: CountedModel
+) -> None:
+    model.max_context_tokens = 512  # three points have more context
+    cost = calibrated_cost(tmp_path, model, model.new_cache(32), budget_s=5.0)
+    assert cost is not None and cost.a1_s > 0 and cost.a2_s == 0.0
+    assert not list(tmp_path.iterdir())
 
 
 def test_nothing_is_measured_without_time(tmp_path: Path, model: CountedModel) -> None:
