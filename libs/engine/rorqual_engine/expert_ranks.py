@@ -41,6 +41,7 @@ from rorqual_engine.models.registry import find_device, load_model, read_config
 from rorqual_engine.parallel import ExpertPlacement, GroupLost, ProcessExchange
 from rorqual_engine.parallel.compiled import compile_improve
 from rorqual_engine.parallel.load import LayerLoad
+from rorqual_engine.parallel.split import SplitBy
 
 log = logging.getLogger(__name__)
 
@@ -60,6 +61,12 @@ class ExpertRanks:
     num_redundant: int = 0
     """Experts of every rank beyond its share."""
     balance: BalanceParams = DEFAULT_BALANCE
+    split: SplitBy = SplitBy.OWN
+    """Of this process's rows; the others have none."""
+
+
+SPLITS = {"counts": SplitBy.OWN, "recent": SplitBy.RECENT}
+"""As settings name them."""
 
 
 class ModelSettings(Protocol):
@@ -89,6 +96,8 @@ class ModelSettings(Protocol):
     def expert_interval_s(self) -> float: ...
     @property
     def expert_moves(self) -> int: ...
+    @property
+    def expert_split(self) -> str: ...
 
 
 def open_served_model(
@@ -108,6 +117,7 @@ def open_served_model(
             balance=BalanceParams(
                 settings.expert_interval_s, settings.expert_moves, settings.expert_nodes
             ),
+            split=SPLITS[settings.expert_split],
         ),
         drafts=settings.drafts,
         on_lost=on_lost,
@@ -156,6 +166,7 @@ def open_model(
         placement=str(ranks.placement) if ranks.placement else None,
         num_redundant=ranks.num_redundant,
         num_nodes=ranks.balance.num_nodes,
+        split=ranks.split,
         size=ranks.size,
         timeout_s=ranks.timeout_s,
     )

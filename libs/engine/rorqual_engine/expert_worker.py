@@ -33,6 +33,7 @@ class WorkerJob:
     placement: str | None
     num_redundant: int
     num_nodes: int
+    split: str
     size: int
     timeout_s: float
     address: str = ""
@@ -52,12 +53,12 @@ class WorkerJob:
         return read_placements(Path(self.placement)) if self.placement else {}
 
     def group(self, exchange: ProcessExchange) -> ExpertGroup:
-        """Rank 0's alike: it alone has rows. Raises: BadPlacement."""
+        """Raises: BadPlacement."""
         from rorqual_engine.parallel import ExpertGroup
         from rorqual_engine.parallel.split import SplitBy
 
         redundant, nodes = self.num_redundant, self.num_nodes
-        return ExpertGroup(exchange, self.tables(), redundant, nodes, SplitBy.OWN)
+        return ExpertGroup(exchange, self.tables(), redundant, nodes, SplitBy(self.split))
 
 
 STEP = b"s"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Literal
 
 from pydantic import Field, ValidationError, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
@@ -173,6 +174,11 @@ class ModelSettings(BaseSettings):
         ge=1,
         validation_alias="RORQUAL_EXPERT_MOVES",
         description="most experts of a layer that change places at one look",
+    )
+    expert_split: Literal["counts", "recent"] = Field(
+        "counts",
+        validation_alias="RORQUAL_EXPERT_SPLIT",
+        description="rows go to the copies of an expert by the step's counts, or by recent steps'",
     )
     num_threads: int = Field(0, ge=0, description="compute threads; 0 = one a core")
 

@@ -21,6 +21,7 @@ from rorqual_engine.expert_balance import BalanceParams, OnDecision
 from rorqual_engine.expert_ranks import ExpertRanks, LeadingModel, open_model
 from rorqual_engine.models import load_model
 from rorqual_engine.parallel import BadPlacement, GroupLost
+from rorqual_engine.parallel.split import SplitBy
 from rorqual_engine.prepare.random_v41 import write_random_v41
 from rorqual_engine.runner import BareEngine, GenerationParams
 from rorqual_policy.expert_rebalance import decide_rebalance
@@ -53,11 +54,14 @@ def _prompts() -> list[list[int]]:
 
 @pytest.mark.parametrize("size", [2, 3])
 def test_tokens_are_those_of_one_process(model_dir: Path, tmp_path: Path, size: int) -> None:
-    """Of three ranks the first has no expert of layer 0 but one."""
+    """Of two ranks each has copies of the other's experts, used by recent counts; of three the
+    first has no expert of layer 0 but one."""
     expected = BareEngine(load_model(model_dir)).generate(_prompts(), PARAMS)
     placement = tmp_path / "placement.json"
     placement.write_text(json.dumps({"0": [[3], [0, 1, 2], list(range(4, 16))]}))
-    ranks = ExpertRanks(size, placement if size == 3 else None)
+    ranks = ExpertRanks(3, placement)
+    if size == 2:
+        ranks = ExpertRanks(2, num_redundant=4, split=SplitBy.RECENT)
     with open_model(model_dir, ranks=ranks) as model:
         assert isinstance(model, LeadingModel) and len(model.worker_pids) == size - 1
         engine = BareEngine(model, chunk_tokens=96)

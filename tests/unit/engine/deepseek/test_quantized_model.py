@@ -109,6 +109,7 @@ class _Settings:
     expert_nodes: int = 1
     expert_interval_s: float = 60.0
     expert_moves: int = 8
+    expert_split: str = "counts"
 
 
 @pytest.mark.parametrize("keeps", [False, True])
