@@ -40,6 +40,8 @@ from tests.support.fleet import running_fleet
 from tests.support.model import default_model_dir
 
 MODEL = "smollm2-135m-instruct"
+STEP_TOKENS = 512
+"""Of a prefill instance by default."""
 MEAN_GOAL, P99_GOAL = 0.15, 0.30
 _TEMPLATE_TOKENS = 40
 _LONGEST_PROMPT, _LONGEST_OUTPUT = 1500, 96
@@ -98,6 +100,7 @@ def _calibrated(home: Path, seconds: float) -> ReplayOptions:
         max_running=64,
         decode_kv_tokens=1024 * 128,
         step_limit_s=STEP_LIMIT_S,
+        step_tokens=STEP_TOKENS,
     )
 
 

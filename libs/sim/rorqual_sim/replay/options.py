@@ -77,6 +77,8 @@ class ReplayOptions:
     cost: StepCost = STUDY_COST
     step_limit_s: float = STEP_LIMIT_S
     """Longest prefill step."""
+    step_tokens: int = 1 << 20
+    """Most tokens of a rank in one prefill step."""
     decode: PlacementParams = field(default_factory=PlacementParams)
     max_running: int = 256
     decode_kv_tokens: int = 16_000_000

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import heapq
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from random import Random
 
 from rorqual_policy.buckets import BUCKET_LIMITS_TOKENS
+from rorqual_policy.chunking import StepPlan, WaitingSequence, plan_chunks
 from rorqual_policy.prefill_order import (
     FIRST_COME,
     choose_least,
@@ -27,7 +28,6 @@ from rorqual_policy.step_cost import (
     StepBudget,
     checked_budget,
     chunk_cost_s,
-    solve_chunk_tokens,
     step_budget_s,
 )
 
@@ -282,37 +282,32 @@ class PrefillFleet:
         return group.link_free_s + self._options.fetch_setup_s
 
     def _fill(self, group: Group, rank: int, budget_s: float, now_s: float) -> float:
-        """Plan this rank's chunks over what has been fetched: those shorter than what is left of
-        the first, of the shared part if it is the more urgent, then the first, then the others in
-        order; seconds of work."""
-        room_s = budget_s - self._options.cost.a0_s
-        ready = [request for request in group.ranks[rank] if request.ready_s <= now_s]
-        work_s = 0.0
-        for request, part in [*self._before_first(ready), *((r, 1.0) for r in ready)]:
-            if request.remaining_tokens:
-                work_s += self._advance(group, rank, request, part * room_s - work_s)
-            if request.remaining_tokens and part == 1.0:
-                break
+        """Plan this rank's chunks over what has been fetched; seconds of work."""
+        ready = {str(r.number): r for r in group.ranks[rank] if r.ready_s <= now_s}
+        if not ready:
+            return 0.0
+        waiting = [
+            WaitingSequence(name, r.remaining_tokens, r.context_tokens, r.arrival_s)
+            for name, r in ready.items()
+        ]
+        spare_s = budget_s - self._options.cost.a0_s
+        plan = StepPlan(
+            self._options.cost,
+            spare_s,
+            self._options.step_tokens,
+            self.policy.order,
+            self.policy.shared_part,
+        )
+        work_s = sum(
+            self._advance(group, rank, ready[chunk.sequence_id], chunk.num_tokens)
+            for chunk in plan_chunks(waiting, plan)
+        )
         group.ranks[rank] = deque(r for r in group.ranks[rank] if r.remaining_tokens)
         return work_s
 
-    def _before_first(self, ready: list[Request]) -> Iterator[tuple[Request, float]]:
-        """Who goes before the first, shortest first, and the part of the step they may have."""
-        if self.policy.shared_part <= 0:
-            return
-        shorter = [request for request in ready if request.left_s < ready[0].left_s]
-        for request in sorted(shorter, key=lambda request: request.left_s):
-            is_urgent = self._urgency(request) < self._urgency(ready[0])
-            yield request, 1.0 if is_urgent else self.policy.shared_part
-
-    def _urgency(self, request: Request) -> float:
-        return prefill_key_s(request.arrival_s, request.left_s, self.policy.order)
-
-    def _advance(self, group: Group, rank: int, request: Request, spare_s: float) -> float:
-        """Give a request of the rank as much of the step as fits; its seconds."""
-        cost = self._options.cost
-        tokens = solve_chunk_tokens(cost, request.remaining_tokens, request.context_tokens, spare_s)
-        chunk_s = chunk_cost_s(cost, tokens, request.context_tokens)
+    def _advance(self, group: Group, rank: int, request: Request, tokens: int) -> float:
+        """Compute so many tokens of a request of the rank; seconds."""
+        chunk_s = chunk_cost_s(self._options.cost, tokens, request.context_tokens)
         request.remaining_tokens -= tokens
         request.context_tokens += tokens
         part_s = min(chunk_s, request.left_s) if request.remaining_tokens else request.left_s
