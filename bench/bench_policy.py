@@ -10,12 +10,13 @@ import importlib
 import multiprocessing
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator, MutableMapping
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from pathlib import Path
 
 from rorqual_sim.traces import TraceError, read_trace
 
+from bench.policy_bars import load
 from bench.policy_bars.load import SEED, Load, half_of
 from bench.policy_bars.registry import BARS, MODULES, Figure
 from bench.report import at_most, emit
@@ -40,13 +41,23 @@ def main() -> int:
     tasks.sort(key=lambda task: -BARS[task[0]].minutes)
     context = multiprocessing.get_context("fork")
     met = True
-    with ProcessPoolExecutor(options.workers, context, max_tasks_per_child=None) as pool:
+    with (
+        context.Manager() as manager,
+        ProcessPoolExecutor(
+            options.workers, context, initializer=_share, initargs=(manager.dict(),)
+        ) as pool,
+    ):
         running: dict[Future[list[Figure]], tuple[int, int]] = {
             pool.submit(_measure, *task): task for task in tasks
         }
         for future in as_completed(running):
             met &= _report(*running[future], future.result())
     return 0 if met else 1
+
+
+def _share(misses: MutableMapping[tuple[Hashable, ...], float]) -> None:
+    """In a worker: what others have run is not run again."""
+    load.MISSES = misses
 
 
 def _options() -> argparse.Namespace:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from rorqual_sim.prefill import PrefillFleet
 
-from bench.policy_bars.load import Load, pooled, rorqual, slo_capacity
+from bench.policy_bars.load import Load, our_capacity, pooled, rorqual, slo_capacity
 from bench.policy_bars.registry import Figure, bar, least, most
 
 _LARGE = 64
@@ -23,10 +23,9 @@ def _buckets(load: Load, num_groups: int) -> Iterator[Figure]:
     ]
     load.forget()
     yield most(f"mean_ttft_buckets_over_pooled_{num_groups}", mean_s[0] / mean_s[1], "x", 1.03)
-    ours, without = (
-        slo_capacity(load, policy, low=0.80, high=1.05, step=0.01, fleet=fleet, window_s=window_s)
-        for policy in (rorqual(), pooled())
-    )
+    ours = our_capacity(load, fleet=fleet, window_s=window_s)
+    low, high = ours - 0.03, ours + 0.04
+    without = slo_capacity(load, pooled(), low=low, high=high, fleet=fleet, window_s=window_s)
     yield least(f"slo_capacity_buckets_over_pooled_{num_groups}", ours / without, "x", 0.97)
 
 

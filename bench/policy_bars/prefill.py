@@ -17,6 +17,7 @@ from bench.policy_bars.load import (
     deepseek_spill,
     fixed_budget,
     in_order,
+    our_capacity,
     rorqual,
     slo_capacity,
 )
@@ -29,7 +30,7 @@ _SATURATED_S = 400.0
 
 @bar(1, minutes=1.0)
 def capacity(load: Load) -> Iterator[Figure]:
-    ours = slo_capacity(load, rorqual(), low=0.88, high=1.03)
+    ours = our_capacity(load)
     yield least("slo_capacity", ours, "share", 0.97)
     if load.kind == "other":
         return
@@ -52,7 +53,7 @@ def capacity_local(load: Load) -> Iterator[Figure]:
     """Peers that keep prefixes per rank, with chunks of the same cost model."""
     if load.kind != "conversation":
         return
-    ours = slo_capacity(load, rorqual(), low=0.94, high=1.03)
+    ours = our_capacity(load)
     for name, placement, goal in (
         ("sglang", rule.CACHE_AWARE, 1.30),
         ("dynamo", rule.KV_COST, 1.25),
@@ -109,7 +110,7 @@ def pull_or_push(load: Load) -> Iterator[Figure]:
     pushed = load.waits(load.run(rorqual(), workload, push=push), workload)
     yield most("mean_ttft_pull_over_push", pulled.mean_s / pushed.mean_s, "x", 0.92)
     theirs = slo_capacity(load, rorqual(), low=0.88, high=1.05, push=push)
-    ours = slo_capacity(load, rorqual(), low=0.88, high=1.05)
+    ours = our_capacity(load)
     yield least("slo_capacity_pull_over_push", ours / theirs, "x", 0.98)
 
 
