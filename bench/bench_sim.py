@@ -74,7 +74,8 @@ def main() -> int:
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--trace", type=Path, help="lengths from this trace; default: drawn")
-    parser.add_argument("--requests", type=int, default=200, help="of the compared trace")
+    parser.add_argument("--requests", type=int, default=150, help="of the compared trace")
+    parser.add_argument("--rehearsal", type=int, default=60, help="requests of the rehearsal")
     parser.add_argument("--alone", type=int, default=24, help="requests sent one by one")
     parser.add_argument("--rate", type=float, default=1.0, help="requests a second")
     parser.add_argument("--calibrate", type=float, default=25.0, help="seconds of calibration")
@@ -156,12 +157,13 @@ def _fit(
 ) -> ReplayOptions:
     clients.send(_load(options, 4, seed=9), seed=9, one_by_one=True)  # warms up
     alone = clients.send(_load(options, options.alone, seed=0), seed=1, one_by_one=True)
-    bare_s = wanted.decode.base_s
+    bare_s, bare_token_s = wanted.decode.base_s, wanted.cost.a1_s
     wanted = fit_messages(alone, as_trace(alone, home / "alone.jsonl"), wanted)
     emit("services_add_before_prefill", wanted.host.before_prefill_s * 1e3, "ms")
+    emit("prefill_steps_over_calibrated", wanted.cost.a1_s / bare_token_s, "x")
     emit("services_add_at_handover", wanted.host.handover_s * 1e3, "ms")
     emit("services_add_a_decode_step", (wanted.decode.base_s - bare_s) * 1e3, "ms")
-    rehearsal = clients.send(_load(options, options.requests // 2, seed=1), seed=2)
+    rehearsal = clients.send(_load(options, options.rehearsal, seed=1), seed=2)
     wanted = fit_sharing(rehearsal, as_trace(rehearsal, home / "rehearsal.jsonl"), wanted)
     emit("prefill_slowdown_beside_decode", wanted.host.prefill_slowdown, "x")
     emit("decode_slowdown_beside_prefill", wanted.host.decode_slowdown, "x")

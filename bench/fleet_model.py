@@ -12,6 +12,7 @@ from math import log
 from pathlib import Path
 
 import numpy as np
+from rorqual_policy.step_cost import StepCost
 from rorqual_sim.replay.fleet import Replay
 from rorqual_sim.replay.options import OneHost, ReplayOptions
 from rorqual_sim.replay.requests import Request
@@ -19,6 +20,7 @@ from rorqual_sim.traces import Trace, read_trace
 
 from bench.http_load import StreamTiming
 
+_MOST_SLOPE = 3.0
 _SLOWDOWNS = [1.0 + 0.1 * step for step in range(21)]
 
 
@@ -79,8 +81,12 @@ def _number(request: Request) -> int:
 
 def fit_messages(alone: Sequence[Served], trace: Trace, options: ReplayOptions) -> ReplayOptions:
     """What services add to the engine's own times, from requests that had the fleet to themselves:
-    before prefill, at the handover, and to each decode step."""
-    seen, said = measured(alone), predicted(trace, options)
+    before prefill, to its steps by a factor, at the handover, and to each decode step."""
+    seen = measured(alone)
+    slope = _median_slope(predicted(trace, options).ttft_s, seen.ttft_s)
+    slope = min(max(slope, 1 / _MOST_SLOPE), _MOST_SLOPE)
+    options = replace(options, cost=StepCost(*(slope * value for value in options.cost)))
+    said = predicted(trace, options)
     before_s = statistics.median(a - b for a, b in zip(seen.ttft_s, said.ttft_s, strict=True))
     steps = [s.timing.completion_tokens - 1 for s in alone]
     added_s = [num * (a - b) for a, b, num in zip(seen.tpot_s, said.tpot_s, steps, strict=True)]
