@@ -19,6 +19,7 @@ from google.protobuf.empty_pb2 import Empty
 from google.protobuf.json_format import MessageToDict
 from opentelemetry.trace import Tracer
 from rorqual_proto.v1 import load_pb2
+from rorqual_proto.v1.scaler_pb2 import ShutdownRequest
 
 from rorqual_runtime import subjects
 from rorqual_runtime.bus import Bus, MessageContext
@@ -76,6 +77,8 @@ class ServiceContext:
         self.failure: BaseException | None = None
         """What a tracked task died of."""
         self.stop_requested = asyncio.Event()
+        self.drain_s = settings.drain_s
+        """How long a drain may take."""
         self._fill: FillReport | None = None
         self._seq = 0
         self._reported_s = -math.inf
@@ -240,13 +243,15 @@ def _metadata(settings: RuntimeSettings, incarnation: int) -> dict[str, str]:
 async def _register(ctx: ServiceContext) -> None:
     ctx.bus.load = lambda: MessageToDict(ctx.load_report(), preserving_proto_field_name=True)
 
-    async def on_shutdown(_request: Empty, _context: MessageContext) -> Empty:
+    async def on_shutdown(request: ShutdownRequest, _context: MessageContext) -> Empty:
+        if request.drain_s > 0:
+            ctx.drain_s = request.drain_s
         ctx.request_stop("shutdown message")
         return Empty()
 
     await ctx.bus.serve(
         subjects.shutdown(ctx.name, ctx.instance_id),
-        Empty,
+        ShutdownRequest,
         Empty,
         on_shutdown,
         name=SHUTDOWN_ENDPOINT,
@@ -258,8 +263,9 @@ async def run_until_signal(
 ) -> None:
     """Serve until SIGTERM, SIGINT, a shutdown message or the failure of a tracked task; then drain.
 
-    drain: called with the seconds it has and cancelled after them; it returns once nothing is
-    under way any more. A second signal ends the process at once.
+    drain: called with the seconds it has (RORQUAL_DRAIN_S, or what the shutdown message gives it)
+    and cancelled after them; it returns once nothing is under way any more. A second signal ends
+    the process at once.
     Raises: SystemExit(1) after the failure of a tracked task.
     """
     with handle_signals(lambda number: _on_signal(ctx, number)):
@@ -277,12 +283,13 @@ async def _drain(ctx: ServiceContext, drain: Callable[[float], Awaitable[None]] 
     await ctx.bus.stop_shared()
     if drain is not None:
         try:
-            async with asyncio.timeout(ctx.settings.drain_s):
-                await drain(ctx.settings.drain_s)
+            async with asyncio.timeout(ctx.drain_s):
+                await drain(ctx.drain_s)
         except TimeoutError:
-            log.warning("drain took too long", extra={"drain_s": ctx.settings.drain_s})
+            log.warning("drain took too long", extra={"drain_s": ctx.drain_s})
         except Exception:
             log.exception("drain failed")
+    await ctx.publish_load()  # the last word: what was counted until now
     log.info("drained")
 
 

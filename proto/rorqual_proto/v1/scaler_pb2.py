@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1drorqual_proto/v1/scaler.proto\x12\nrorqual.v1\"\x85\x01\n\rScaleDecision\x12\x13\n\x0bincarnation\x18\x01 \x01(\x04\x12\x0b\n\x03seq\x18\x02 \x01(\x04\x12\x16\n\x0e\x64\x65\x63ided_unix_s\x18\x03 \x01(\x01\x12*\n\x07targets\x18\x04 \x03(\x0b\x32\x19.rorqual.v1.ServiceTarget\x12\x0e\n\x06\x64river\x18\x05 \x01(\t\"\x83\x01\n\rServiceTarget\x12\x0f\n\x07service\x18\x01 \x01(\t\x12\x13\n\x0bnum_running\x18\x02 \x01(\r\x12\x13\n\x0bnum_desired\x18\x03 \x01(\r\x12\x0e\n\x06reason\x18\x04 \x01(\t\x12\x13\n\x0bnum_pending\x18\x05 \x01(\r\x12\x12\n\nnum_change\x18\x06 \x01(\x05\"\x14\n\x12GetDecisionRequestb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1drorqual_proto/v1/scaler.proto\x12\nrorqual.v1\"\x85\x01\n\rScaleDecision\x12\x13\n\x0bincarnation\x18\x01 \x01(\x04\x12\x0b\n\x03seq\x18\x02 \x01(\x04\x12\x16\n\x0e\x64\x65\x63ided_unix_s\x18\x03 \x01(\x01\x12*\n\x07targets\x18\x04 \x03(\x0b\x32\x19.rorqual.v1.ServiceTarget\x12\x0e\n\x06\x64river\x18\x05 \x01(\t\"\x83\x01\n\rServiceTarget\x12\x0f\n\x07service\x18\x01 \x01(\t\x12\x13\n\x0bnum_running\x18\x02 \x01(\r\x12\x13\n\x0bnum_desired\x18\x03 \x01(\r\x12\x0e\n\x06reason\x18\x04 \x01(\t\x12\x13\n\x0bnum_pending\x18\x05 \x01(\r\x12\x12\n\nnum_change\x18\x06 \x01(\x05\"\x14\n\x12GetDecisionRequest\"\"\n\x0fShutdownRequest\x12\x0f\n\x07\x64rain_s\x18\x01 \x01(\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -37,4 +37,6 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_SERVICETARGET']._serialized_end=313
   _globals['_GETDECISIONREQUEST']._serialized_start=315
   _globals['_GETDECISIONREQUEST']._serialized_end=335
+  _globals['_SHUTDOWNREQUEST']._serialized_start=337
+  _globals['_SHUTDOWNREQUEST']._serialized_end=371
 # @@protoc_insertion_point(module_scope)

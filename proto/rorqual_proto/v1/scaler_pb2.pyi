@@ -39,3 +39,9 @@ class ServiceTarget(_message.Message):
 class GetDecisionRequest(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
+
+class ShutdownRequest(_message.Message):
+    __slots__ = ("drain_s",)
+    DRAIN_S_FIELD_NUMBER: _ClassVar[int]
+    drain_s: float
+    def __init__(self, drain_s: _Optional[float] = ...) -> None: ...

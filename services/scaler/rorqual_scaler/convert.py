@@ -6,9 +6,14 @@ from google.protobuf.empty_pb2 import Empty
 from rorqual_policy import InstanceReport, ScalingDecision, Target
 from rorqual_policy.load_view import DecodeTimes
 from rorqual_proto.v1.load_pb2 import LoadReport
-from rorqual_proto.v1.scaler_pb2 import GetDecisionRequest, ScaleDecision, ServiceTarget
+from rorqual_proto.v1.scaler_pb2 import (
+    GetDecisionRequest,
+    ScaleDecision,
+    ServiceTarget,
+    ShutdownRequest,
+)
 
-__all__ = ["Empty", "GetDecisionRequest", "LoadReport", "ScaleDecision"]
+__all__ = ["Empty", "GetDecisionRequest", "LoadReport", "ScaleDecision", "ShutdownRequest"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,10 +17,12 @@ from rorqual_runtime.clock import Clock
 from rorqual_runtime.errors import ServingError
 from rorqual_runtime.logs import get_logger
 
-from rorqual_scaler.convert import Empty
+from rorqual_scaler.convert import Empty, ShutdownRequest
 from rorqual_scaler.drivers import Driver, OwnInstances
 
 SHUTDOWN_REQUEST_S = 2.0
+MOST_CLOSING_S = 5.0
+"""Of its drain, what an instance has at most to close when nothing is under way any more."""
 MAX_RESTART_PAUSE_S = 60.0
 MAX_KEPT_FILES = 32
 """Logs, and traces, of instances that are gone."""
@@ -210,7 +212,8 @@ class LocalDriver(Driver):
         """Shutdown message, then SIGTERM if it does not go, then SIGKILL."""
         process = child.process
         log.info("stopping instance", extra=_facts(child))
-        if drain_s > 0 and await self._ask_to_stop(child) and await _ends(process, drain_s):
+        is_told = drain_s > 0 and await self._ask_to_stop(child, drain_s)
+        if is_told and await _ends(process, drain_s):
             return
         with contextlib.suppress(ProcessLookupError):
             process.terminate()
@@ -220,12 +223,13 @@ class LocalDriver(Driver):
         _kill(process)
         await process.wait()
 
-    async def _ask_to_stop(self, child: Child) -> bool:
+    async def _ask_to_stop(self, child: Child, drain_s: float) -> bool:
         """Whether the instance heard it; one that is still starting does not."""
+        request = ShutdownRequest(drain_s=drain_s - min(MOST_CLOSING_S, drain_s / 4))
         try:
             await self._bus.request(
                 subjects.shutdown(child.service, child.instance_id),
-                Empty(),
+                request,
                 Empty,
                 timeout_s=SHUTDOWN_REQUEST_S,
                 absent_timeout_s=SHUTDOWN_REQUEST_S / 4,

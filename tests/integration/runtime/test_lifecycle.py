@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 from google.protobuf.empty_pb2 import Empty
 from rorqual_proto.v1 import load_pb2, router_pb2
+from rorqual_proto.v1.scaler_pb2 import ShutdownRequest
 from rorqual_runtime import subjects
 from rorqual_runtime.bus import Bus, MessageContext
 from rorqual_runtime.service import open_service
@@ -129,10 +130,24 @@ async def test_a_shutdown_message_stops_one_instance(
     async with probe("serve", nats_server.url, tmp_path, RORQUAL_INSTANCE_ID="probe-9") as running:
         assert await running.line() == "ready"
         await caller_bus.request(
-            subjects.shutdown("probe", "probe-9"), Empty(), Empty, timeout_s=WAIT_S
+            subjects.shutdown("probe", "probe-9"), ShutdownRequest(), Empty, timeout_s=WAIT_S
         )
         code, out, _ = await running.end()
     assert (code, out.split()[-1]) == (0, "closed")
+
+
+async def test_a_shutdown_message_says_how_long_the_drain_may_take(
+    nats_server: NatsServer, caller_bus: Bus, tmp_path: Path
+) -> None:
+    env = {"RORQUAL_INSTANCE_ID": "probe-9", "RORQUAL_DRAIN_S": "600"}
+    async with probe("stuck", nats_server.url, tmp_path, **env) as running:
+        assert await running.line() == "ready"
+        request = ShutdownRequest(drain_s=0.3)
+        await caller_bus.request(
+            subjects.shutdown("probe", "probe-9"), request, Empty, timeout_s=WAIT_S
+        )
+        code, out, _ = await running.end()
+    assert (code, out.split()) == (0, ["draining", "closed"])
 
 
 async def test_a_drain_that_takes_too_long_is_cut(nats_server: NatsServer, tmp_path: Path) -> None:

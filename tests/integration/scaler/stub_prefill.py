@@ -4,6 +4,7 @@ STUB_MODE: `fails` ends at once, `stubborn` ignores every wish to stop.
 """
 
 import asyncio
+import contextlib
 import os
 import signal
 import sys
@@ -19,7 +20,9 @@ def fill(report: LoadReport) -> None:
 
 async def never_drains(_timeout_s: float) -> None:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    await asyncio.sleep(600)
+    while True:
+        with contextlib.suppress(asyncio.CancelledError):  # nor does it heed its time
+            await asyncio.sleep(600)
 
 
 async def main() -> None:
