@@ -186,6 +186,7 @@ GOLDEN: dict[str, Message] = {
         packed_block_keys=KEY * 2,
         exact_only=True,
         content_key=KEY,
+        lease_id="0123456789abcdef",
     ),
     "drop_blocks": kvmeta_pb2.DropBlocksRequest(model_fingerprint="f", packed_keys=KEY * 2),
     "hold_blocks": kvmeta_pb2.HoldBlocksRequest(

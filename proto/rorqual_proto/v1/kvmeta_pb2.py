@@ -27,47 +27,47 @@ from rorqual_proto.v1 import generation_pb2 as rorqual__proto_dot_v1_dot_generat
 from rorqual_proto.v1 import tensor_pb2 as rorqual__proto_dot_v1_dot_tensor__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1drorqual_proto/v1/kvmeta.proto\x12\nrorqual.v1\x1a\x1crorqual_proto/v1/error.proto\x1a!rorqual_proto/v1/generation.proto\x1a\x1drorqual_proto/v1/tensor.proto\"\x87\x01\n\x0cMatchRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x19\n\x11model_fingerprint\x18\x02 \x01(\t\x12\x19\n\x11packed_block_keys\x18\x04 \x01(\x0c\x12\x12\n\nexact_only\x18\x05 \x01(\x08\x12\x13\n\x0b\x63ontent_key\x18\x06 \x01(\x0cJ\x04\x08\x03\x10\x04\"b\n\nMatchReply\x12\"\n\x05match\x18\x01 \x01(\x0b\x32\x11.rorqual.v1.MatchH\x00\x12&\n\x05\x65rror\x18\x02 \x01(\x0b\x32\x15.rorqual.v1.ErrorInfoH\x00\x42\x08\n\x06result\"\xac\x01\n\x05Match\x12\x1a\n\x12num_matched_blocks\x18\x01 \x01(\r\x12\x10\n\x08lease_id\x18\x02 \x01(\t\x12\x1c\n\x14lease_expires_unix_s\x18\x03 \x01(\x01\x12\x13\n\x0bmiss_reason\x18\x04 \x01(\t\x12\x18\n\x10num_exact_blocks\x18\x05 \x01(\r\x12(\n\x07windows\x18\x14 \x03(\x0b\x32\x17.rorqual.v1.WindowPlace\"^\n\x0bWindowPlace\x12\x12\n\nnum_blocks\x18\x01 \x01(\r\x12\x11\n\tholder_id\x18\x02 \x01(\t\x12\x16\n\x0e\x65xpires_unix_s\x18\x03 \x01(\x01\x12\x10\n\x08replayed\x18\x04 \x01(\x08\"\'\n\x13ReleaseLeaseRequest\x12\x10\n\x08lease_id\x18\x01 \x01(\t\"[\n\x15RegisterBlocksRequest\x12\x19\n\x11model_fingerprint\x18\x01 \x01(\t\x12\'\n\x06\x62locks\x18\x02 \x03(\x0b\x32\x17.rorqual.v1.BlockRecord\"\xe5\x01\n\x0b\x42lockRecord\x12\x0b\n\x03key\x18\x01 \x01(\x0c\x12\x12\n\nsize_bytes\x18\x02 \x01(\r\x12/\n\rtraffic_class\x18\x03 \x01(\x0e\x32\x18.rorqual.v1.TrafficClass\x12\r\n\x05store\x18\x04 \x01(\t\x12*\n\nprovenance\x18\x05 \x01(\x0e\x32\x16.rorqual.v1.Provenance\x12\x0e\n\x06tenant\x18\x06 \x01(\t\x12\x10\n\x08position\x18\x07 \x01(\r\x12\x12\n\nlifetime_s\x18\x08 \x01(\x01\x12\x13\n\x0b\x63ontent_key\x18\t \x01(\x0c\"a\n\x13RegisterBlocksReply\x12\x18\n\x0enum_registered\x18\x01 \x01(\rH\x00\x12&\n\x05\x65rror\x18\x02 \x01(\x0b\x32\x15.rorqual.v1.ErrorInfoH\x00\x42\x08\n\x06result\"N\n\x13\x46orgetBlocksRequest\x12\x19\n\x11model_fingerprint\x18\x01 \x01(\t\x12\x0c\n\x04keys\x18\x02 \x03(\x0c\x12\x0e\n\x06reason\x18\x03 \x01(\t\"S\n\x12\x43learBlocksRequest\x12\x19\n\x11model_fingerprint\x18\x01 \x01(\t\x12\x0e\n\x06tenant\x18\x02 \x01(\t\x12\x12\n\nhas_tenant\x18\x03 \x01(\x08\"[\n\x10\x43learBlocksReply\x12\x15\n\x0bnum_cleared\x18\x01 \x01(\x04H\x00\x12&\n\x05\x65rror\x18\x02 \x01(\x0b\x32\x15.rorqual.v1.ErrorInfoH\x00\x42\x08\n\x06result\"C\n\x11\x44ropBlocksRequest\x12\x19\n\x11model_fingerprint\x18\x01 \x01(\t\x12\x13\n\x0bpacked_keys\x18\x02 \x01(\x0c\"Y\n\x11HoldBlocksRequest\x12\x19\n\x11model_fingerprint\x18\x01 \x01(\t\x12\x13\n\x0bpacked_keys\x18\x02 \x01(\x0c\x12\x14\n\x0cuntil_unix_s\x18\x03 \x01(\x01\"\x97\x01\n\x0b\x42lockEvents\x12\x14\n\x0cpublisher_id\x18\x01 \x01(\t\x12\x13\n\x0bincarnation\x18\x02 \x01(\x04\x12\x0b\n\x03seq\x18\x03 \x01(\x04\x12\x0f\n\x07records\x18\x04 \x01(\x0c\x12\x10\n\x08\x63ontents\x18\x05 \x01(\x0c\x12-\n\x05\x63lear\x18\x06 \x01(\x0b\x32\x1e.rorqual.v1.ClearBlocksRequest\"s\n\x0cWindowNotice\x12\x19\n\x11model_fingerprint\x18\x01 \x01(\t\x12\x11\n\tholder_id\x18\x02 \x01(\t\x12\x0b\n\x03key\x18\x03 \x01(\x0c\x12\x16\n\x0e\x65xpires_unix_s\x18\x04 \x01(\x01\x12\x10\n\x08replayed\x18\x05 \x01(\x08\"7\n\rWindowRequest\x12\x19\n\x11model_fingerprint\x18\x01 \x01(\t\x12\x0b\n\x03key\x18\x02 \x01(\x0c\"}\n\x0bWindowReply\x12*\n\x06window\x18\x01 \x01(\x0b\x32\x18.rorqual.v1.TensorTicketH\x00\x12&\n\x05\x65rror\x18\x02 \x01(\x0b\x32\x15.rorqual.v1.ErrorInfoH\x00\x12\x10\n\x08replayed\x18\x03 \x01(\x08\x42\x08\n\x06result*;\n\nProvenance\x12\x14\n\x10PROVENANCE_EXACT\x10\x00\x12\x17\n\x13PROVENANCE_REPLAYED\x10\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1drorqual_proto/v1/kvmeta.proto\x12\nrorqual.v1\x1a\x1crorqual_proto/v1/error.proto\x1a!rorqual_proto/v1/generation.proto\x1a\x1drorqual_proto/v1/tensor.proto\"\x99\x01\n\x0cMatchRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x19\n\x11model_fingerprint\x18\x02 \x01(\t\x12\x19\n\x11packed_block_keys\x18\x04 \x01(\x0c\x12\x12\n\nexact_only\x18\x05 \x01(\x08\x12\x13\n\x0b\x63ontent_key\x18\x06 \x01(\x0c\x12\x10\n\x08lease_id\x18\x07 \x01(\tJ\x04\x08\x03\x10\x04\"b\n\nMatchReply\x12\"\n\x05match\x18\x01 \x01(\x0b\x32\x11.rorqual.v1.MatchH\x00\x12&\n\x05\x65rror\x18\x02 \x01(\x0b\x32\x15.rorqual.v1.ErrorInfoH\x00\x42\x08\n\x06result\"\xac\x01\n\x05Match\x12\x1a\n\x12num_matched_blocks\x18\x01 \x01(\r\x12\x10\n\x08lease_id\x18\x02 \x01(\t\x12\x1c\n\x14lease_expires_unix_s\x18\x03 \x01(\x01\x12\x13\n\x0bmiss_reason\x18\x04 \x01(\t\x12\x18\n\x10num_exact_blocks\x18\x05 \x01(\r\x12(\n\x07windows\x18\x14 \x03(\x0b\x32\x17.rorqual.v1.WindowPlace\"^\n\x0bWindowPlace\x12\x12\n\nnum_blocks\x18\x01 \x01(\r\x12\x11\n\tholder_id\x18\x02 \x01(\t\x12\x16\n\x0e\x65xpires_unix_s\x18\x03 \x01(\x01\x12\x10\n\x08replayed\x18\x04 \x01(\x08\"\'\n\x13ReleaseLeaseRequest\x12\x10\n\x08lease_id\x18\x01 \x01(\t\"[\n\x15RegisterBlocksRequest\x12\x19\n\x11model_fingerprint\x18\x01 \x01(\t\x12\'\n\x06\x62locks\x18\x02 \x03(\x0b\x32\x17.rorqual.v1.BlockRecord\"\xe5\x01\n\x0b\x42lockRecord\x12\x0b\n\x03key\x18\x01 \x01(\x0c\x12\x12\n\nsize_bytes\x18\x02 \x01(\r\x12/\n\rtraffic_class\x18\x03 \x01(\x0e\x32\x18.rorqual.v1.TrafficClass\x12\r\n\x05store\x18\x04 \x01(\t\x12*\n\nprovenance\x18\x05 \x01(\x0e\x32\x16.rorqual.v1.Provenance\x12\x0e\n\x06tenant\x18\x06 \x01(\t\x12\x10\n\x08position\x18\x07 \x01(\r\x12\x12\n\nlifetime_s\x18\x08 \x01(\x01\x12\x13\n\x0b\x63ontent_key\x18\t \x01(\x0c\"a\n\x13RegisterBlocksReply\x12\x18\n\x0enum_registered\x18\x01 \x01(\rH\x00\x12&\n\x05\x65rror\x18\x02 \x01(\x0b\x32\x15.rorqual.v1.ErrorInfoH\x00\x42\x08\n\x06result\"N\n\x13\x46orgetBlocksRequest\x12\x19\n\x11model_fingerprint\x18\x01 \x01(\t\x12\x0c\n\x04keys\x18\x02 \x03(\x0c\x12\x0e\n\x06reason\x18\x03 \x01(\t\"S\n\x12\x43learBlocksRequest\x12\x19\n\x11model_fingerprint\x18\x01 \x01(\t\x12\x0e\n\x06tenant\x18\x02 \x01(\t\x12\x12\n\nhas_tenant\x18\x03 \x01(\x08\"[\n\x10\x43learBlocksReply\x12\x15\n\x0bnum_cleared\x18\x01 \x01(\x04H\x00\x12&\n\x05\x65rror\x18\x02 \x01(\x0b\x32\x15.rorqual.v1.ErrorInfoH\x00\x42\x08\n\x06result\"C\n\x11\x44ropBlocksRequest\x12\x19\n\x11model_fingerprint\x18\x01 \x01(\t\x12\x13\n\x0bpacked_keys\x18\x02 \x01(\x0c\"Y\n\x11HoldBlocksRequest\x12\x19\n\x11model_fingerprint\x18\x01 \x01(\t\x12\x13\n\x0bpacked_keys\x18\x02 \x01(\x0c\x12\x14\n\x0cuntil_unix_s\x18\x03 \x01(\x01\"\x97\x01\n\x0b\x42lockEvents\x12\x14\n\x0cpublisher_id\x18\x01 \x01(\t\x12\x13\n\x0bincarnation\x18\x02 \x01(\x04\x12\x0b\n\x03seq\x18\x03 \x01(\x04\x12\x0f\n\x07records\x18\x04 \x01(\x0c\x12\x10\n\x08\x63ontents\x18\x05 \x01(\x0c\x12-\n\x05\x63lear\x18\x06 \x01(\x0b\x32\x1e.rorqual.v1.ClearBlocksRequest\"s\n\x0cWindowNotice\x12\x19\n\x11model_fingerprint\x18\x01 \x01(\t\x12\x11\n\tholder_id\x18\x02 \x01(\t\x12\x0b\n\x03key\x18\x03 \x01(\x0c\x12\x16\n\x0e\x65xpires_unix_s\x18\x04 \x01(\x01\x12\x10\n\x08replayed\x18\x05 \x01(\x08\"7\n\rWindowRequest\x12\x19\n\x11model_fingerprint\x18\x01 \x01(\t\x12\x0b\n\x03key\x18\x02 \x01(\x0c\"}\n\x0bWindowReply\x12*\n\x06window\x18\x01 \x01(\x0b\x32\x18.rorqual.v1.TensorTicketH\x00\x12&\n\x05\x65rror\x18\x02 \x01(\x0b\x32\x15.rorqual.v1.ErrorInfoH\x00\x12\x10\n\x08replayed\x18\x03 \x01(\x08\x42\x08\n\x06result*;\n\nProvenance\x12\x14\n\x10PROVENANCE_EXACT\x10\x00\x12\x17\n\x13PROVENANCE_REPLAYED\x10\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'rorqual_proto.v1.kvmeta_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_PROVENANCE']._serialized_start=1988
-  _globals['_PROVENANCE']._serialized_end=2047
+  _globals['_PROVENANCE']._serialized_start=2006
+  _globals['_PROVENANCE']._serialized_end=2065
   _globals['_MATCHREQUEST']._serialized_start=142
-  _globals['_MATCHREQUEST']._serialized_end=277
-  _globals['_MATCHREPLY']._serialized_start=279
-  _globals['_MATCHREPLY']._serialized_end=377
-  _globals['_MATCH']._serialized_start=380
-  _globals['_MATCH']._serialized_end=552
-  _globals['_WINDOWPLACE']._serialized_start=554
-  _globals['_WINDOWPLACE']._serialized_end=648
-  _globals['_RELEASELEASEREQUEST']._serialized_start=650
-  _globals['_RELEASELEASEREQUEST']._serialized_end=689
-  _globals['_REGISTERBLOCKSREQUEST']._serialized_start=691
-  _globals['_REGISTERBLOCKSREQUEST']._serialized_end=782
-  _globals['_BLOCKRECORD']._serialized_start=785
-  _globals['_BLOCKRECORD']._serialized_end=1014
-  _globals['_REGISTERBLOCKSREPLY']._serialized_start=1016
-  _globals['_REGISTERBLOCKSREPLY']._serialized_end=1113
-  _globals['_FORGETBLOCKSREQUEST']._serialized_start=1115
-  _globals['_FORGETBLOCKSREQUEST']._serialized_end=1193
-  _globals['_CLEARBLOCKSREQUEST']._serialized_start=1195
-  _globals['_CLEARBLOCKSREQUEST']._serialized_end=1278
-  _globals['_CLEARBLOCKSREPLY']._serialized_start=1280
-  _globals['_CLEARBLOCKSREPLY']._serialized_end=1371
-  _globals['_DROPBLOCKSREQUEST']._serialized_start=1373
-  _globals['_DROPBLOCKSREQUEST']._serialized_end=1440
-  _globals['_HOLDBLOCKSREQUEST']._serialized_start=1442
-  _globals['_HOLDBLOCKSREQUEST']._serialized_end=1531
-  _globals['_BLOCKEVENTS']._serialized_start=1534
-  _globals['_BLOCKEVENTS']._serialized_end=1685
-  _globals['_WINDOWNOTICE']._serialized_start=1687
-  _globals['_WINDOWNOTICE']._serialized_end=1802
-  _globals['_WINDOWREQUEST']._serialized_start=1804
-  _globals['_WINDOWREQUEST']._serialized_end=1859
-  _globals['_WINDOWREPLY']._serialized_start=1861
-  _globals['_WINDOWREPLY']._serialized_end=1986
+  _globals['_MATCHREQUEST']._serialized_end=295
+  _globals['_MATCHREPLY']._serialized_start=297
+  _globals['_MATCHREPLY']._serialized_end=395
+  _globals['_MATCH']._serialized_start=398
+  _globals['_MATCH']._serialized_end=570
+  _globals['_WINDOWPLACE']._serialized_start=572
+  _globals['_WINDOWPLACE']._serialized_end=666
+  _globals['_RELEASELEASEREQUEST']._serialized_start=668
+  _globals['_RELEASELEASEREQUEST']._serialized_end=707
+  _globals['_REGISTERBLOCKSREQUEST']._serialized_start=709
+  _globals['_REGISTERBLOCKSREQUEST']._serialized_end=800
+  _globals['_BLOCKRECORD']._serialized_start=803
+  _globals['_BLOCKRECORD']._serialized_end=1032
+  _globals['_REGISTERBLOCKSREPLY']._serialized_start=1034
+  _globals['_REGISTERBLOCKSREPLY']._serialized_end=1131
+  _globals['_FORGETBLOCKSREQUEST']._serialized_start=1133
+  _globals['_FORGETBLOCKSREQUEST']._serialized_end=1211
+  _globals['_CLEARBLOCKSREQUEST']._serialized_start=1213
+  _globals['_CLEARBLOCKSREQUEST']._serialized_end=1296
+  _globals['_CLEARBLOCKSREPLY']._serialized_start=1298
+  _globals['_CLEARBLOCKSREPLY']._serialized_end=1389
+  _globals['_DROPBLOCKSREQUEST']._serialized_start=1391
+  _globals['_DROPBLOCKSREQUEST']._serialized_end=1458
+  _globals['_HOLDBLOCKSREQUEST']._serialized_start=1460
+  _globals['_HOLDBLOCKSREQUEST']._serialized_end=1549
+  _globals['_BLOCKEVENTS']._serialized_start=1552
+  _globals['_BLOCKEVENTS']._serialized_end=1703
+  _globals['_WINDOWNOTICE']._serialized_start=1705
+  _globals['_WINDOWNOTICE']._serialized_end=1820
+  _globals['_WINDOWREQUEST']._serialized_start=1822
+  _globals['_WINDOWREQUEST']._serialized_end=1877
+  _globals['_WINDOWREPLY']._serialized_start=1879
+  _globals['_WINDOWREPLY']._serialized_end=2004
 # @@protoc_insertion_point(module_scope)

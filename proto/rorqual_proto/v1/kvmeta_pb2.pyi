@@ -18,18 +18,20 @@ PROVENANCE_EXACT: Provenance
 PROVENANCE_REPLAYED: Provenance
 
 class MatchRequest(_message.Message):
-    __slots__ = ("request_id", "model_fingerprint", "packed_block_keys", "exact_only", "content_key")
+    __slots__ = ("request_id", "model_fingerprint", "packed_block_keys", "exact_only", "content_key", "lease_id")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     MODEL_FINGERPRINT_FIELD_NUMBER: _ClassVar[int]
     PACKED_BLOCK_KEYS_FIELD_NUMBER: _ClassVar[int]
     EXACT_ONLY_FIELD_NUMBER: _ClassVar[int]
     CONTENT_KEY_FIELD_NUMBER: _ClassVar[int]
+    LEASE_ID_FIELD_NUMBER: _ClassVar[int]
     request_id: str
     model_fingerprint: str
     packed_block_keys: bytes
     exact_only: bool
     content_key: bytes
-    def __init__(self, request_id: _Optional[str] = ..., model_fingerprint: _Optional[str] = ..., packed_block_keys: _Optional[bytes] = ..., exact_only: _Optional[bool] = ..., content_key: _Optional[bytes] = ...) -> None: ...
+    lease_id: str
+    def __init__(self, request_id: _Optional[str] = ..., model_fingerprint: _Optional[str] = ..., packed_block_keys: _Optional[bytes] = ..., exact_only: _Optional[bool] = ..., content_key: _Optional[bytes] = ..., lease_id: _Optional[str] = ...) -> None: ...
 
 class MatchReply(_message.Message):
     __slots__ = ("match", "error")

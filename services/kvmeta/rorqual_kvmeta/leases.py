@@ -1,5 +1,6 @@
 """Leases on matched blocks, in Redis so that whoever removes blocks anywhere spares them."""
 
+import re
 import secrets
 from collections import deque
 from dataclasses import dataclass
@@ -18,6 +19,27 @@ LEASES_NAME = b"rorqual:v2:{leases}"
 MAX_OWED = 10_000
 """Releases that Redis has yet to hear of; of more the oldest leases expire by themselves."""
 
+_ID = re.compile("[0-9a-f]{16}")
+
+_ADD = """
+if redis.call('SET', KEYS[2], ARGV[2], 'NX', 'PX', ARGV[4]) then
+  redis.call('ZADD', KEYS[1], ARGV[3], ARGV[1])
+end
+"""
+"""id, what it holds, expiry, lifetime. Nothing where it was released already."""
+
+_RELEASE = """
+local was_there = redis.call('ZREM', KEYS[1], ARGV[1])
+if was_there == 1 then
+  redis.call('DEL', KEYS[2])
+else
+  redis.call('SET', KEYS[2], '', 'PX', ARGV[2])
+end
+return was_there
+"""
+"""id, lifetime. A match is answered before its lease is added, and whoever releases it may be
+quicker than that, by way of another instance: then the lease must not come to be any more."""
+
 U64 = npt.NDArray[np.uint64]
 
 
@@ -34,28 +56,25 @@ class Leases:
 
     def __init__(self, lease_s: float, clock: Clock) -> None:
         self._lease_s = lease_s
+        self._lifetime_ms = max(1, int(lease_s * 1000))
         self._clock = clock
         self._owed: deque[str] = deque(maxlen=MAX_OWED)
 
-    def new(self) -> Lease:
-        """A lease that `add` makes known."""
-        return Lease(secrets.token_hex(8), self._clock.now_unix_s() + self._lease_s)
+    def new(self, wanted_id: str = "") -> Lease:
+        """A lease that `add` makes known, of that id if it is one, else of any."""
+        lease_id = wanted_id if _ID.fullmatch(wanted_id) else secrets.token_hex(8)
+        return Lease(lease_id, self._clock.now_unix_s() + self._lease_s)
 
     async def add(self, redis: RedisClient, lease: Lease, keys: Keys) -> None:
-        """Hold these blocks."""
+        """Hold these blocks; not if the lease has been released meanwhile."""
         heads = np.ascontiguousarray(keys[:, 0]).tobytes()
-        lifetime_ms = max(1, int(self._lease_s * 1000))
-        async with redis.pipeline(transaction=False) as pipeline:
-            pipeline.set(_name(lease.lease_id), heads, px=lifetime_ms)
-            pipeline.zadd(LEASES_NAME, {lease.lease_id: lease.expires_unix_s})
-            await pipeline.execute()
+        args: Any = (lease.lease_id, heads, repr(lease.expires_unix_s), self._lifetime_ms)
+        await redis.eval(_ADD, 2, LEASES_NAME, _name(lease.lease_id), *args)  # type: ignore[misc]
 
     async def release(self, redis: RedisClient, lease_id: str) -> bool:
         """Whether it was there; an unknown one is fine."""
-        async with redis.pipeline(transaction=False) as pipeline:
-            pipeline.zrem(LEASES_NAME, lease_id)
-            pipeline.delete(_name(lease_id))
-            was_there, _ = await pipeline.execute()
+        args: Any = (lease_id, self._lifetime_ms)
+        was_there = await redis.eval(_RELEASE, 2, LEASES_NAME, _name(lease_id), *args)  # type: ignore[misc]
         return bool(was_there)
 
     def owe_release(self, lease_id: str) -> None:

@@ -176,7 +176,7 @@ class KvmetaService:
                 "rorqual.miss_reason": match.miss_reason,
             }
         )
-        lease = self._leases.new() if match.num_blocks else None
+        lease = self._leases.new(request.lease_id) if match.num_blocks else None
         self._ctx.track(self.matcher.note(keys, match, lease, request.content_key))
         if lease is not None:
             matched = keys[: match.num_blocks]

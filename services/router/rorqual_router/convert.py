@@ -196,9 +196,12 @@ def compile_request_to_wire(generation: Generation) -> CompileRequest:
     )
 
 
-def match_request_to_wire(request_id: str, keys: PromptKeys, *, exact_only: bool) -> MatchRequest:
+def match_request_to_wire(
+    request_id: str, lease_id: str, keys: PromptKeys, *, exact_only: bool
+) -> MatchRequest:
     return MatchRequest(
         request_id=request_id,
+        lease_id=lease_id,
         model_fingerprint=keys.fingerprint,
         packed_block_keys=b"".join(keys.blocks),
         content_key=keys.content,

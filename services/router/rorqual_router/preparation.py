@@ -1,6 +1,7 @@
 """What a submission needs before it is a job: keys, grammars, prefix match, images."""
 
 import asyncio
+import secrets
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -82,10 +83,15 @@ class Preparation:
             grammars = await self._compile_all(submission)
             return Prepared(grammars, await asyncio.shield(matching), await seeing)
         except BaseException:
-            seeing.cancel()
-            await asyncio.gather(seeing, return_exceptions=True)
-            await self.release(await uninterrupted(matching))
+            await uninterrupted(self._undo(matching, seeing))
             raise
+
+    async def _undo(
+        self, matching: asyncio.Task[PrefixMatch], seeing: asyncio.Task[tuple[TensorTicket, ...]]
+    ) -> None:
+        seeing.cancel()
+        await asyncio.gather(seeing, return_exceptions=True)
+        await self.release(await matching)
 
     async def _see(
         self, submission: Submission, matching: asyncio.Task[PrefixMatch]
@@ -138,17 +144,21 @@ class Preparation:
         """Longest stored prefix; nothing when kvmeta is slow, away or wrong: it is only a hint."""
         if not keys.blocks:
             return PrefixMatch()
-        began_s = time.perf_counter()
+        began_s, lease_id = time.perf_counter(), secrets.token_hex(8)
+        request = match_request_to_wire(
+            request_id, lease_id, keys, exact_only=self._settings.exact_prefixes
+        )
         try:
             reply = await self._bus.request(
                 subjects.kvmeta_match(),
-                match_request_to_wire(request_id, keys, exact_only=self._settings.exact_prefixes),
+                request,
                 MatchReply,
                 timeout_s=self._settings.match_timeout_s,
                 absent_timeout_s=self._settings.match_absent_s,
             )
         except ServingError as error:
             log.debug("no prefix match", extra={"reason": error.message})
+            await self._release(lease_id)  # it may have been answered too late
             return PrefixMatch(miss_reason="unavailable")
         finally:
             self.match_times.num_asked += 1
@@ -158,11 +168,14 @@ class Preparation:
     async def release(self, match: PrefixMatch) -> None:
         """Give the lease of a match back."""
         if match.lease_id:
-            request = ReleaseLeaseRequest(lease_id=match.lease_id)
-            try:
-                await self._bus.publish(subjects.kvmeta_release(), request)
-            except ServingError as error:  # it expires by itself
-                log.debug("a lease is not given back", extra={"reason": error.message})
+            await self._release(match.lease_id)
+
+    async def _release(self, lease_id: str) -> None:
+        request = ReleaseLeaseRequest(lease_id=lease_id)
+        try:
+            await self._bus.publish(subjects.kvmeta_release(), request)
+        except ServingError as error:  # it expires by itself
+            log.debug("a lease is not given back", extra={"reason": error.message})
 
     async def _hash_prompt(self, submission: Submission) -> PromptKeys:
         """What the prompt's blocks go by. The prompt stays readable for prefill."""

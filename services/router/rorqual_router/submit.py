@@ -26,6 +26,7 @@ from rorqual_runtime.errors import (
 from rorqual_runtime.logs import get_logger
 from rorqual_runtime.queue import WorkQueue
 from rorqual_runtime.tensors import TensorPlane
+from rorqual_runtime.waiting import uninterrupted
 
 from rorqual_router.convert import (
     JobParts,
@@ -122,7 +123,7 @@ class Submitter:
             self._check_alive(submission)
             is_new = await self._publish(submission, parts, found.grammars, bucket, admitted)
         except BaseException:
-            await self._preparation.release(match)
+            await uninterrupted(self._preparation.release(match))
             raise
         if not is_new:  # asked again by somebody who missed the answer: the jobs have a lease
             await self._preparation.release(match)

@@ -1,7 +1,8 @@
 """Leases end by release or by themselves, and spare their blocks from whoever cleans up."""
 
+import numpy as np
 from redis.asyncio import Redis
-from rorqual_kvmeta.leases import LEASES_NAME
+from rorqual_kvmeta.leases import LEASES_NAME, Leases
 from rorqual_policy import block_keys
 from rorqual_runtime.clock import ManualClock
 
@@ -34,6 +35,27 @@ async def test_a_match_holds_a_lease_until_released(runtime_settings, redis_serv
         await client.release(first.lease_id)
         await client.release("unknown")
         await leases_are(redis_server.url, 1)
+
+
+async def test_a_lease_that_is_released_before_it_is_known_never_is(redis_server):
+    leases = Leases(20.0, ManualClock())
+    keys = np.zeros((3, 2), np.uint64)
+    async with Redis.from_url(redis_server.url) as redis:
+        late, kept = leases.new(), leases.new()
+        assert not await leases.release(redis, late.lease_id)
+        await leases.add(redis, late, keys)
+        await leases.add(redis, kept, keys)
+        assert await redis.zrange(LEASES_NAME, 0, -1) == [kept.lease_id.encode()]
+        assert await leases.release(redis, kept.lease_id)
+    assert await num_leases(redis_server.url) == 0
+
+
+async def test_a_lease_is_called_as_its_asker_wants(runtime_settings, redis_server, client):
+    async with running_kvmeta(runtime_settings, redis_server.url):
+        await client.register(KEYS)
+        wanted = "0123456789abcdef"
+        assert (await client.match(KEYS, lease_id=wanted)).lease_id == wanted
+        assert (await client.match(KEYS, lease_id="*:of others")).lease_id != "*:of others"
 
 
 async def test_a_lease_that_nobody_releases_is_swept(runtime_settings, redis_server, client):
