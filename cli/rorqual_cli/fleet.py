@@ -6,10 +6,10 @@ import asyncio
 import os
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 from rorqual_runtime.identities.issue import issue
 
@@ -57,10 +57,9 @@ class Fleet:
     def base_url(self) -> str:
         return self.endpoints.base_url
 
-    @property
-    def _grace_s(self) -> float:
-        """Between SIGTERM and SIGKILL."""
-        return self._options.drain_s + _STOP_SLACK_S
+    def _grace_s(self, name: str) -> float:
+        """Between SIGTERM and SIGKILL of an instance."""
+        return self._options.drain_of(name) + _STOP_SLACK_S
 
     def bus_address(self, identity: str = "cli") -> BusAddress:
         """Of its NATS, for one of its identities."""
@@ -89,6 +88,20 @@ class Fleet:
         self.is_ready = True
         self._watch()
 
+    async def renew(self, name: str) -> None:
+        """Have an instance drain and end, and start it again under its name.
+
+        Raises: OSError when it can't be started.
+        """
+        process = self.processes[name]
+        if not await process.stop(self._grace_s(name)):
+            self._report.say(f"{name} had to be killed")  # whoever watches it starts it again
+            return
+        await process.start()
+        if self._options.restart:
+            self._watchers.append(asyncio.create_task(self._supervise(process)))
+        self._write_state()
+
     def declare_ready(self) -> None:
         """Have the state file say that the fleet is ready, and all about it has been said."""
         self._is_declared = True
@@ -100,7 +113,7 @@ class Fleet:
         for services in STOP_ORDER:
             group = [p for p in self.processes.values() if p.spec.service in services]
             running = [p for p in group if p.is_running]
-            ended = await asyncio.gather(*(p.stop(self._grace_s) for p in running))
+            ended = await asyncio.gather(*(p.stop(self._grace_s(p.spec.name)) for p in running))
             for process, ended_itself in zip(running, ended, strict=True):
                 if not ended_itself:
                     self._report.say(f"{process.spec.name} had to be killed")
@@ -158,10 +171,12 @@ class Fleet:
         if not self._options.restart:
             return
         for process in self.processes.values():
-            watch = supervise(process, self._report.say, self._write_state)
-            self._watchers.append(asyncio.create_task(watch))
+            self._watchers.append(asyncio.create_task(self._supervise(process)))
         watch = start_anew_after_full_disk(self.processes["nats"], self.home, self._report.say)
         self._watchers.append(asyncio.create_task(watch))
+
+    def _supervise(self, process: ManagedProcess) -> Coroutine[Any, Any, None]:
+        return supervise(process, self._report.say, self._write_state)
 
     async def _bound_logs(self) -> None:
         while True:
@@ -178,6 +193,13 @@ class Fleet:
         await asyncio.gather(*self._watchers, return_exceptions=True)
         self._watchers.clear()
 
+    def _stop_s(self) -> float:
+        """Bound of the whole stop: the slowest of each group, and then some."""
+        slowest = {p.spec.service: self._grace_s(name) for name, p in self.processes.items()}
+        least_s = self._options.drain_s + _STOP_SLACK_S
+        groups = (max(slowest.get(name, least_s) for name in group) for group in STOP_ORDER)
+        return sum(groups) + _STOP_SLACK_S
+
     def _write_state(self) -> None:
         records = []
         for process in self.processes.values():
@@ -190,7 +212,7 @@ class Fleet:
             nats_url=self.endpoints.nats_url,
             redis_url=self.endpoints.redis_url,
             is_ready=self._is_declared,
-            stop_s=len(STOP_ORDER) * self._grace_s + _STOP_SLACK_S,
+            stop_s=self._stop_s(),
             processes=records,
         ).write(self.home)
 

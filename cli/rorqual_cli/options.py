@@ -63,3 +63,7 @@ class FleetOptions:
     def count(self, service: str) -> int:
         """Instances of a service to start."""
         return self.num_instances.get(service, 1)
+
+    def drain_of(self, name: str) -> float:
+        """Grace of one instance, in seconds."""
+        return float(self.instance_env.get(name, {}).get("RORQUAL_DRAIN_S", self.drain_s))

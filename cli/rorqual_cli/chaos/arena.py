@@ -124,18 +124,23 @@ def _options(
             "RORQUAL_DECODE_STORE_CAPACITY_BYTES": str(_STORE_BYTES),
             **clocks.env(),
         },
-        instance_env=_relayed_env(relays),
+        instance_env=_instance_env(relays, instances.get("decode", 1)),
     )
 
 
-def _relayed_env(relays: Mapping[tuple[Kind, str], FarRelay]) -> dict[str, dict[str, str]]:
-    """By instance id: where it finds the servers."""
+def _instance_env(
+    relays: Mapping[tuple[Kind, str], FarRelay], num_decode: int
+) -> dict[str, dict[str, str]]:
+    """By instance id: where it finds the servers. What decode has at a stop moves at once, and has
+    the time for it."""
     env: dict[str, dict[str, str]] = defaultdict(dict)
     for (kind, name), relay in relays.items():
         if kind is Kind.HALF_OPEN:
             env[name]["RORQUAL_NATS_URL"] = f"nats://127.0.0.1:{relay.port}"
         else:
             env[name]["RORQUAL_REDIS_URL"] = f"redis://127.0.0.1:{relay.port}/0"
+    for number in range(1, num_decode + 1):
+        env[f"decode-{number}"] |= {"RORQUAL_DRAIN_S": "30", "RORQUAL_DECODE_DRAIN_GRACE_S": "0"}
     return env
 
 

@@ -61,6 +61,10 @@ class Injector:
         Raises: TimeoutError naming who is not.
         """
         at_s = time.monotonic()
+        if fault.kind is Kind.DRAIN:
+            await self._fleet.renew(fault.target)
+            await self._watch.wait_ready(READY_TIMEOUT_S)
+            return Struck(at_s, time.monotonic() - at_s)
         killed = _killed_by(fault)
         pid = self._fleet.processes[killed].pid if killed else None
         self._begin(fault)

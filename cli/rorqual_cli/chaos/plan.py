@@ -18,6 +18,7 @@ class Kind(StrEnum):
     """What happens to the target."""
 
     KILL = "kill -9"
+    DRAIN = "told to stop (SIGTERM), and started again"
     STOP = "stopped (SIGSTOP)"
     HALF_OPEN = "half-open connection to NATS"
     HALF_OPEN_REDIS = "half-open connection to Redis"

@@ -10,12 +10,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import httpx
+
 from rorqual_cli.chaos.arena import Arena, open_arena
 from rorqual_cli.chaos.cancels import cancel_many
+from rorqual_cli.chaos.client import Refused
 from rorqual_cli.chaos.memory import MAX_GROWTH, growth_of, unmeasured
 from rorqual_cli.chaos.plan import Fault, choose_faults, plan_strikes
 from rorqual_cli.chaos.table import Row, render_table
 from rorqual_cli.chaos.trials import one_fault, random_faults
+from rorqual_cli.idle import describe
 from rorqual_cli.problems import CliError
 from rorqual_cli.report import Reporter
 
@@ -94,13 +98,20 @@ def _left_out(arena: Arena, fault: Fault, report: Reporter) -> bool:
 
 
 async def _cancels(arena: Arena, options: ChaosOptions, report: Reporter) -> int:
-    cancelled = await cancel_many(
-        arena, options.num_cancels, num_clients=options.num_clients, seed=options.seed
-    )
-    for name, count in cancelled.held.items():
-        report.say(f"  {name} still holds {count}")
-    _print({"seed": options.seed, **cancelled.to_json()})
-    return int(cancelled.leaked > 0)
+    try:
+        cancelled = await cancel_many(
+            arena,
+            options.num_cancels,
+            num_clients=options.num_clients,
+            seed=options.seed,
+            report=report,
+        )
+    except (Refused, httpx.HTTPError, TimeoutError) as error:
+        raise CliError(f"a cancelled run has failed: {error or type(error).__name__}") from None
+    for name, counts in cancelled.held.items():
+        report.say(f"  {name} still holds {describe(counts)}")
+    _print({"seed": options.seed, **cancelled.to_json(), "load1": round(os.getloadavg()[0], 1)})
+    return int(not cancelled.is_good)
 
 
 async def _table(

@@ -15,6 +15,7 @@ from rorqual_cli.chaos.memory import Sample
 from rorqual_cli.chaos.plan import Fault, Strike
 from rorqual_cli.chaos.table import Row
 from rorqual_cli.chaos.verdict import Asked, Verdict, Window, judge
+from rorqual_cli.idle import describe, num_held
 from rorqual_cli.problems import CliError
 from rorqual_cli.report import Reporter
 
@@ -87,11 +88,11 @@ async def _strike(arena: Arena, fault: Fault, report: Reporter) -> Struck:
 
 async def _judge(arena: Arena, load: Load, windows: Sequence[Window], report: Reporter) -> Verdict:
     held, _ = await arena.watch.settle(SETTLE_S)
-    for name, count in held.items():
-        report.say(f"  {name} still holds {count}")
+    for name, counts in held.items():
+        report.say(f"  {name} still holds {describe(counts)}")
     for each in load.asked:
         _tell(arena, each, report)
-    return judge(load.asked, arena.expected, windows, num_leaked=sum(held.values()))
+    return judge(load.asked, arena.expected, windows, num_leaked=num_held(held))
 
 
 def _tell(arena: Arena, asked: Asked, report: Reporter) -> None:

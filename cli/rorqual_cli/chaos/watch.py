@@ -5,16 +5,19 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 import nats.errors
+from nats.aio.msg import Msg
+from rorqual_proto.v1.load_pb2 import LoadReport
+from rorqual_runtime import subjects
 from rorqual_runtime.discovery import Instance, discover
 
 from rorqual_cli.chaos.memory import Sample
 from rorqual_cli.fleet import Fleet
-from rorqual_cli.idle import holders
+from rorqual_cli.idle import Held, holders
 from rorqual_cli.problems import CliError
 from rorqual_cli.readiness import connect
 
@@ -50,7 +53,21 @@ class FleetWatch:
             if time.monotonic() > end_s:
                 raise TimeoutError(f"not ready after {timeout_s:g} s: {', '.join(sorted(missing))}")
 
-    async def settle(self, timeout_s: float) -> tuple[dict[str, int], float]:
+    @asynccontextmanager
+    async def hearing(self, on_report: Callable[[LoadReport], None]) -> AsyncIterator[None]:
+        """Every load report meanwhile, as the scaler hears them; the broker has to stay."""
+        nc = await connect(self._fleet.bus_address("scaler"))
+
+        async def on_message(message: Msg) -> None:
+            on_report(LoadReport.FromString(message.data))
+
+        try:
+            await nc.subscribe(subjects.all_loads(), cb=on_message)
+            yield
+        finally:
+            await nc.close()
+
+    async def settle(self, timeout_s: float) -> tuple[dict[str, Held], float]:
         """What is still held when nobody holds anything, or the time is up, by instance id; and
         when it was looked at."""
         end_s = time.monotonic() + timeout_s

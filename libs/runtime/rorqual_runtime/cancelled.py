@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from enum import StrEnum
+
 from rorqual_proto.v1 import router_pb2
 
 from rorqual_runtime.clock import Clock, WallClock
@@ -10,13 +13,32 @@ CANCELLED_TTL_S = 60.0
 MAX_CANCELLED = 65_536
 
 
+class Phase(StrEnum):
+    """How far a request had come that was given up. Two services may both hold it for a moment, and
+    count it each in its own."""
+
+    PREPARING = "preparing"
+    """Router: prefix, grammar and images are asked for."""
+    QUEUED = "queued"
+    FETCHING = "fetching"
+    """Prefill: what is stored of its prompt is read, or pages are waited for."""
+    PREFILL = "prefill"
+    HANDOVER = "handover"
+    DECODE = "decode"
+    MIGRATING = "migrating"
+    """Decode: another instance is asked to go on with it."""
+
+
 def cancel_target(request: router_pb2.CancelRequest) -> tuple[str, int | None]:
     """What ends: a request id, and the one choice of it or None for all of them."""
     return request.request_id, request.choice_index if request.HasField("choice_index") else None
 
 
 class CancelledIds:
-    """A bounded set of request ids, whole or single choices, that forgets each after `ttl_s`."""
+    """A bounded set of request ids, whole or single choices, that forgets each after `ttl_s`.
+
+    num_by_phase: of requests that were under way here, since start; whoever lets go counts.
+    """
 
     def __init__(
         self,
@@ -32,6 +54,7 @@ class CancelledIds:
         self._max_ids = max_ids
         # Insertion order equals expiry order: an id added again moves to the end.
         self._expires_s: dict[tuple[str, int | None], float] = {}
+        self.num_by_phase: Counter[Phase] = Counter()
 
     def add(self, request_id: str, choice_index: int | None = None) -> None:
         """Remember it for `ttl_s` from now; over the bound the oldest goes."""

@@ -79,6 +79,8 @@ def load_metrics(report: LoadReport) -> Iterator[Metric]:
             continue
         if field.cpp_type in _NUMBERS:
             yield _metric(f"rorqual_{field.name}", float(getattr(report, field.name)))
+        elif _is_map(field):
+            yield _by_key(f"rorqual_{field.name}", field, getattr(report, field.name))
         elif field.cpp_type == FieldDescriptor.CPPTYPE_MESSAGE and report.HasField(field.name):
             yield from _detail_metrics(field.name, getattr(report, field.name))
 
@@ -87,8 +89,8 @@ def _detail_metrics(prefix: str, detail: Any) -> Iterator[Metric]:
     for field in detail.DESCRIPTOR.fields:
         name = f"rorqual_{prefix}_{field.name}"
         value = getattr(detail, field.name)
-        if field.message_type is not None and field.message_type.GetOptions().map_entry:
-            yield _by_key(name, field.message_type.fields_by_name["key"], value)
+        if _is_map(field):
+            yield _by_key(name, field, value)
         elif not field.is_repeated and field.cpp_type in _NUMBERS:
             yield _metric(name, float(value))
 
@@ -100,7 +102,12 @@ def _metric(name: str, value: float) -> Metric:
     return GaugeMetricFamily(name, text, value=value)
 
 
-def _by_key(name: str, key_field: FieldDescriptor, values: Any) -> Metric:
+def _is_map(field: Any) -> bool:
+    return bool(field.message_type is not None and field.message_type.GetOptions().map_entry)
+
+
+def _by_key(name: str, field: Any, values: Any) -> Metric:
+    key_field = field.message_type.fields_by_name["key"]
     label = "layer" if key_field.cpp_type in _NUMBERS else "kind"
     text = f"{name.removeprefix('rorqual_')} of the load report, by {label}"
     family = (

@@ -47,12 +47,11 @@ class UnderWay:
             if not self._tasks:
                 self._idle.set()
 
-    def cancel(self, request_id: str) -> None:
-        """Remember the id, and end what is under way for it."""
+    def cancel(self, request_id: str) -> int:
+        """Remember the id, and end what is under way for it: how many tasks."""
         self._cancelled.add(request_id)
-        for task, owner in self._tasks.items():
-            if owner == request_id:
-                task.cancel()
+        tasks = [task for task, owner in self._tasks.items() if owner == request_id]
+        return sum(task.cancel() for task in tasks)
 
     async def wait_idle(self) -> None:
         """Return once nothing is under way."""

@@ -24,13 +24,15 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1brorqual_proto/v1/load.proto\x12\nrorqual.v1\"\xd0\x05\n\nLoadReport\x12\x0f\n\x07service\x18\x01 \x01(\t\x12\x13\n\x0binstance_id\x18\x02 \x01(\t\x12\x13\n\x0bincarnation\x18\x03 \x01(\x04\x12\x0b\n\x03seq\x18\x04 \x01(\x04\x12\x13\n\x0bsent_unix_s\x18\x05 \x01(\x01\x12\x10\n\x08\x64raining\x18\x06 \x01(\x08\x12\x1b\n\x13num_active_requests\x18\x07 \x01(\r\x12\x17\n\x0fnum_held_leases\x18\x08 \x01(\r\x12\x16\n\x0enum_used_pages\x18\t \x01(\r\x12\x17\n\x0fnum_total_pages\x18\n \x01(\r\x12\x18\n\x10num_used_windows\x18\x10 \x01(\r\x12\x19\n\x11num_total_windows\x18\x11 \x01(\r\x12*\n\x07prefill\x18\x0b \x01(\x0b\x32\x17.rorqual.v1.PrefillLoadH\x00\x12(\n\x06\x64\x65\x63ode\x18\x0c \x01(\x0b\x32\x16.rorqual.v1.DecodeLoadH\x00\x12(\n\x06router\x18\r \x01(\x0b\x32\x16.rorqual.v1.RouterLoadH\x00\x12(\n\x06recipe\x18\x17 \x01(\x0b\x32\x16.rorqual.v1.RecipeLoadH\x00\x12(\n\x06vision\x18\x18 \x01(\x0b\x32\x16.rorqual.v1.VisionLoadH\x00\x12(\n\x06kvmeta\x18\x19 \x01(\x0b\x32\x16.rorqual.v1.KvmetaLoadH\x00\x12)\n\x08hit_path\x18( \x01(\x0b\x32\x17.rorqual.v1.HitPathLoad\x12$\n\x05relay\x18) \x01(\x0b\x32\x15.rorqual.v1.RelayLoad\x12\x19\n\x11model_fingerprint\x18\x0e \x01(\t\x12\x1a\n\x12max_context_tokens\x18\x0f \x01(\r\x12\'\n\x07\x65xperts\x18\x1a \x01(\x0b\x32\x16.rorqual.v1.ExpertLoadB\x08\n\x06\x64\x65tail\"w\n\tRelayLoad\x12\x0f\n\x07host_id\x18\x01 \x01(\t\x12\x14\n\x0cqueued_bytes\x18\x02 \x01(\x04\x12\x13\n\x0b\x62ytes_per_s\x18\x03 \x01(\x01\x12\x1c\n\x14relayed_blocks_total\x18\x04 \x01(\x04\x12\x10\n\x08store_id\x18\x05 \x01(\t\"\xcb\x03\n\nExpertLoad\x12\x39\n\nrows_total\x18\x01 \x03(\x0b\x32%.rorqual.v1.ExpertLoad.RowsTotalEntry\x12\x34\n\x07hottest\x18\x02 \x03(\x0b\x32#.rorqual.v1.ExpertLoad.HottestEntry\x12\x38\n\timbalance\x18\x03 \x03(\x0b\x32%.rorqual.v1.ExpertLoad.ImbalanceEntry\x12\x46\n\x11moved_slots_total\x18\x04 \x03(\x0b\x32+.rorqual.v1.ExpertLoad.MovedSlotsTotalEntry\x1a\x30\n\x0eRowsTotalEntry\x12\x0b\n\x03key\x18\x01 \x01(\r\x12\r\n\x05value\x18\x02 \x01(\x04:\x02\x38\x01\x1a.\n\x0cHottestEntry\x12\x0b\n\x03key\x18\x01 \x01(\r\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\x1a\x30\n\x0eImbalanceEntry\x12\x0b\n\x03key\x18\x01 \x01(\r\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\x1a\x36\n\x14MovedSlotsTotalEntry\x12\x0b\n\x03key\x18\x01 \x01(\r\x12\r\n\x05value\x18\x02 \x01(\x04:\x02\x38\x01\"v\n\x0bPrefillLoad\x12\x15\n\rqueued_tokens\x18\x01 \x01(\x04\x12\x14\n\x0ctokens_per_s\x18\x02 \x01(\x01\x12\x1b\n\x13num_replayed_tokens\x18\x03 \x01(\r\x12\x1d\n\x15\x63\x61pacity_tokens_per_s\x18\x04 \x01(\x01\"\xa1\x03\n\x0bHitPathLoad\x12\x15\n\rprompts_total\x18\x01 \x01(\x04\x12\x12\n\nhits_total\x18\x02 \x01(\x04\x12\x18\n\x10hit_blocks_total\x18\x03 \x01(\x04\x12\x18\n\x10hit_wait_s_total\x18\x04 \x01(\x01\x12\x1c\n\x14\x66\x65tched_blocks_total\x18\x05 \x01(\x04\x12\x1b\n\x13\x66\x65tched_bytes_total\x18\x06 \x01(\x04\x12\x15\n\rfetch_s_total\x18\x07 \x01(\x01\x12\x19\n\x11host_blocks_total\x18\x08 \x01(\x04\x12\x1d\n\x15left_out_blocks_total\x18\t \x01(\x04\x12\x19\n\x11late_blocks_total\x18\n \x01(\x04\x12\x1c\n\x14swapped_blocks_total\x18\x0b \x01(\x04\x12\x14\n\x0cswap_s_total\x18\x0c \x01(\x01\x12\x1c\n\x14relayed_blocks_total\x18\r \x01(\x04\x12\x1c\n\x14\x63orrupt_blocks_total\x18\x0e \x01(\x04\x12\x1c\n\x14missing_blocks_total\x18\x0f \x01(\x04\"\xc8\x02\n\nDecodeLoad\x12\x13\n\x0bnum_running\x18\x01 \x01(\r\x12\x13\n\x0bmax_running\x18\x02 \x01(\r\x12\x11\n\tkv_tokens\x18\x03 \x01(\x04\x12\x1a\n\x12num_reserved_pages\x18\x04 \x01(\r\x12\x0e\n\x06step_s\x18\x05 \x01(\x01\x12\x1a\n\x12guess_rounds_total\x18\x06 \x01(\x04\x12\x1c\n\x14guessed_tokens_total\x18\x07 \x01(\x04\x12\x1b\n\x13taken_guesses_total\x18\x08 \x01(\x04\x12/\n\nstep_times\x18\t \x01(\x0b\x32\x1b.rorqual.v1.DecodeStepTimes\x12\x12\n\nnum_paused\x18\n \x01(\r\x12\x14\n\x0cpauses_total\x18\x0b \x01(\x04\x12\x1f\n\x17moved_generations_total\x18\x0c \x01(\x04\"P\n\x0f\x44\x65\x63odeStepTimes\x12\x0e\n\x06\x62\x61se_s\x18\x01 \x01(\x01\x12\x15\n\rper_request_s\x18\x02 \x01(\x01\x12\x16\n\x0eper_kv_token_s\x18\x03 \x01(\x01\"\xd2\x02\n\nRouterLoad\x12 \n\x18submitted_requests_total\x18\x01 \x01(\x04\x12\"\n\x1amissed_prompt_tokens_total\x18\x02 \x01(\x04\x12\x13\n\x0bqueued_jobs\x18\x03 \x01(\x04\x12\x11\n\twaiting_s\x18\x04 \x01(\x01\x12\x13\n\x0bnum_waiting\x18\x05 \x01(\r\x12\x13\n\x0bnum_prefill\x18\x06 \x01(\r\x12\x46\n\x11waiting_by_tenant\x18\x07 \x03(\x0b\x32+.rorqual.v1.RouterLoad.WaitingByTenantEntry\x12\x15\n\rmatches_total\x18\x14 \x01(\x04\x12\x15\n\rmatch_s_total\x18\x15 \x01(\x01\x1a\x36\n\x14WaitingByTenantEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\r:\x02\x38\x01\"n\n\nVisionLoad\x12\x16\n\x0equeued_patches\x18\x01 \x01(\x04\x12\x14\n\x0cstep_patches\x18\x02 \x01(\r\x12\x15\n\rpatches_per_s\x18\x03 \x01(\x01\x12\x1b\n\x13\x61sked_patches_total\x18\x04 \x01(\x04\"\xb1\x01\n\nRecipeLoad\x12\x1b\n\x13\x65ncoded_chars_total\x18\x01 \x01(\x04\x12\x1a\n\x12\x63\x61\x63hed_chars_total\x18\x02 \x01(\x04\x12\x19\n\x11token_cache_bytes\x18\x03 \x01(\x04\x12#\n\x1brestarted_generations_total\x18\x04 \x01(\x04\x12\x14\n\x0ctokens_total\x18\x05 \x01(\x04\x12\x14\n\x0c\x63pu_ms_total\x18\x06 \x01(\x04\"\xbe\x02\n\nKvmetaLoad\x12\x12\n\nnum_blocks\x18\x01 \x01(\x04\x12\x13\n\x0bindex_bytes\x18\x02 \x01(\x04\x12\x0e\n\x06loaded\x18\x03 \x01(\x08\x12\x15\n\rresyncs_total\x18\x04 \x01(\x04\x12\x1c\n\x14matched_blocks_total\x18\x05 \x01(\x04\x12\x1a\n\x12\x61sked_blocks_total\x18\x06 \x01(\x04\x12=\n\x0cmisses_total\x18\x07 \x03(\x0b\x32\'.rorqual.v1.KvmetaLoad.MissesTotalEntry\x12\x1b\n\x13quota_evicted_total\x18\x08 \x01(\x04\x12\x16\n\x0epending_blocks\x18\t \x01(\x04\x1a\x32\n\x10MissesTotalEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x04:\x02\x38\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1brorqual_proto/v1/load.proto\x12\nrorqual.v1\"\xcc\x06\n\nLoadReport\x12\x0f\n\x07service\x18\x01 \x01(\t\x12\x13\n\x0binstance_id\x18\x02 \x01(\t\x12\x13\n\x0bincarnation\x18\x03 \x01(\x04\x12\x0b\n\x03seq\x18\x04 \x01(\x04\x12\x13\n\x0bsent_unix_s\x18\x05 \x01(\x01\x12\x10\n\x08\x64raining\x18\x06 \x01(\x08\x12\x1b\n\x13num_active_requests\x18\x07 \x01(\r\x12\x17\n\x0fnum_held_leases\x18\x08 \x01(\r\x12\x16\n\x0enum_used_pages\x18\t \x01(\r\x12\x17\n\x0fnum_total_pages\x18\n \x01(\r\x12\x18\n\x10num_used_windows\x18\x10 \x01(\r\x12\x19\n\x11num_total_windows\x18\x11 \x01(\r\x12*\n\x07prefill\x18\x0b \x01(\x0b\x32\x17.rorqual.v1.PrefillLoadH\x00\x12(\n\x06\x64\x65\x63ode\x18\x0c \x01(\x0b\x32\x16.rorqual.v1.DecodeLoadH\x00\x12(\n\x06router\x18\r \x01(\x0b\x32\x16.rorqual.v1.RouterLoadH\x00\x12(\n\x06recipe\x18\x17 \x01(\x0b\x32\x16.rorqual.v1.RecipeLoadH\x00\x12(\n\x06vision\x18\x18 \x01(\x0b\x32\x16.rorqual.v1.VisionLoadH\x00\x12(\n\x06kvmeta\x18\x19 \x01(\x0b\x32\x16.rorqual.v1.KvmetaLoadH\x00\x12)\n\x08hit_path\x18( \x01(\x0b\x32\x17.rorqual.v1.HitPathLoad\x12$\n\x05relay\x18) \x01(\x0b\x32\x15.rorqual.v1.RelayLoad\x12\x19\n\x11model_fingerprint\x18\x0e \x01(\t\x12\x1a\n\x12max_context_tokens\x18\x0f \x01(\r\x12\'\n\x07\x65xperts\x18\x1a \x01(\x0b\x32\x16.rorqual.v1.ExpertLoad\x12\x43\n\x0f\x63\x61ncelled_total\x18\x1b \x03(\x0b\x32*.rorqual.v1.LoadReport.CancelledTotalEntry\x1a\x35\n\x13\x43\x61ncelledTotalEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x04:\x02\x38\x01\x42\x08\n\x06\x64\x65tail\"w\n\tRelayLoad\x12\x0f\n\x07host_id\x18\x01 \x01(\t\x12\x14\n\x0cqueued_bytes\x18\x02 \x01(\x04\x12\x13\n\x0b\x62ytes_per_s\x18\x03 \x01(\x01\x12\x1c\n\x14relayed_blocks_total\x18\x04 \x01(\x04\x12\x10\n\x08store_id\x18\x05 \x01(\t\"\xcb\x03\n\nExpertLoad\x12\x39\n\nrows_total\x18\x01 \x03(\x0b\x32%.rorqual.v1.ExpertLoad.RowsTotalEntry\x12\x34\n\x07hottest\x18\x02 \x03(\x0b\x32#.rorqual.v1.ExpertLoad.HottestEntry\x12\x38\n\timbalance\x18\x03 \x03(\x0b\x32%.rorqual.v1.ExpertLoad.ImbalanceEntry\x12\x46\n\x11moved_slots_total\x18\x04 \x03(\x0b\x32+.rorqual.v1.ExpertLoad.MovedSlotsTotalEntry\x1a\x30\n\x0eRowsTotalEntry\x12\x0b\n\x03key\x18\x01 \x01(\r\x12\r\n\x05value\x18\x02 \x01(\x04:\x02\x38\x01\x1a.\n\x0cHottestEntry\x12\x0b\n\x03key\x18\x01 \x01(\r\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\x1a\x30\n\x0eImbalanceEntry\x12\x0b\n\x03key\x18\x01 \x01(\r\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\x1a\x36\n\x14MovedSlotsTotalEntry\x12\x0b\n\x03key\x18\x01 \x01(\r\x12\r\n\x05value\x18\x02 \x01(\x04:\x02\x38\x01\"v\n\x0bPrefillLoad\x12\x15\n\rqueued_tokens\x18\x01 \x01(\x04\x12\x14\n\x0ctokens_per_s\x18\x02 \x01(\x01\x12\x1b\n\x13num_replayed_tokens\x18\x03 \x01(\r\x12\x1d\n\x15\x63\x61pacity_tokens_per_s\x18\x04 \x01(\x01\"\xa1\x03\n\x0bHitPathLoad\x12\x15\n\rprompts_total\x18\x01 \x01(\x04\x12\x12\n\nhits_total\x18\x02 \x01(\x04\x12\x18\n\x10hit_blocks_total\x18\x03 \x01(\x04\x12\x18\n\x10hit_wait_s_total\x18\x04 \x01(\x01\x12\x1c\n\x14\x66\x65tched_blocks_total\x18\x05 \x01(\x04\x12\x1b\n\x13\x66\x65tched_bytes_total\x18\x06 \x01(\x04\x12\x15\n\rfetch_s_total\x18\x07 \x01(\x01\x12\x19\n\x11host_blocks_total\x18\x08 \x01(\x04\x12\x1d\n\x15left_out_blocks_total\x18\t \x01(\x04\x12\x19\n\x11late_blocks_total\x18\n \x01(\x04\x12\x1c\n\x14swapped_blocks_total\x18\x0b \x01(\x04\x12\x14\n\x0cswap_s_total\x18\x0c \x01(\x01\x12\x1c\n\x14relayed_blocks_total\x18\r \x01(\x04\x12\x1c\n\x14\x63orrupt_blocks_total\x18\x0e \x01(\x04\x12\x1c\n\x14missing_blocks_total\x18\x0f \x01(\x04\"\xc8\x02\n\nDecodeLoad\x12\x13\n\x0bnum_running\x18\x01 \x01(\r\x12\x13\n\x0bmax_running\x18\x02 \x01(\r\x12\x11\n\tkv_tokens\x18\x03 \x01(\x04\x12\x1a\n\x12num_reserved_pages\x18\x04 \x01(\r\x12\x0e\n\x06step_s\x18\x05 \x01(\x01\x12\x1a\n\x12guess_rounds_total\x18\x06 \x01(\x04\x12\x1c\n\x14guessed_tokens_total\x18\x07 \x01(\x04\x12\x1b\n\x13taken_guesses_total\x18\x08 \x01(\x04\x12/\n\nstep_times\x18\t \x01(\x0b\x32\x1b.rorqual.v1.DecodeStepTimes\x12\x12\n\nnum_paused\x18\n \x01(\r\x12\x14\n\x0cpauses_total\x18\x0b \x01(\x04\x12\x1f\n\x17moved_generations_total\x18\x0c \x01(\x04\"P\n\x0f\x44\x65\x63odeStepTimes\x12\x0e\n\x06\x62\x61se_s\x18\x01 \x01(\x01\x12\x15\n\rper_request_s\x18\x02 \x01(\x01\x12\x16\n\x0eper_kv_token_s\x18\x03 \x01(\x01\"\xd2\x02\n\nRouterLoad\x12 \n\x18submitted_requests_total\x18\x01 \x01(\x04\x12\"\n\x1amissed_prompt_tokens_total\x18\x02 \x01(\x04\x12\x13\n\x0bqueued_jobs\x18\x03 \x01(\x04\x12\x11\n\twaiting_s\x18\x04 \x01(\x01\x12\x13\n\x0bnum_waiting\x18\x05 \x01(\r\x12\x13\n\x0bnum_prefill\x18\x06 \x01(\r\x12\x46\n\x11waiting_by_tenant\x18\x07 \x03(\x0b\x32+.rorqual.v1.RouterLoad.WaitingByTenantEntry\x12\x15\n\rmatches_total\x18\x14 \x01(\x04\x12\x15\n\rmatch_s_total\x18\x15 \x01(\x01\x1a\x36\n\x14WaitingByTenantEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\r:\x02\x38\x01\"n\n\nVisionLoad\x12\x16\n\x0equeued_patches\x18\x01 \x01(\x04\x12\x14\n\x0cstep_patches\x18\x02 \x01(\r\x12\x15\n\rpatches_per_s\x18\x03 \x01(\x01\x12\x1b\n\x13\x61sked_patches_total\x18\x04 \x01(\x04\"\xb1\x01\n\nRecipeLoad\x12\x1b\n\x13\x65ncoded_chars_total\x18\x01 \x01(\x04\x12\x1a\n\x12\x63\x61\x63hed_chars_total\x18\x02 \x01(\x04\x12\x19\n\x11token_cache_bytes\x18\x03 \x01(\x04\x12#\n\x1brestarted_generations_total\x18\x04 \x01(\x04\x12\x14\n\x0ctokens_total\x18\x05 \x01(\x04\x12\x14\n\x0c\x63pu_ms_total\x18\x06 \x01(\x04\"\xbe\x02\n\nKvmetaLoad\x12\x12\n\nnum_blocks\x18\x01 \x01(\x04\x12\x13\n\x0bindex_bytes\x18\x02 \x01(\x04\x12\x0e\n\x06loaded\x18\x03 \x01(\x08\x12\x15\n\rresyncs_total\x18\x04 \x01(\x04\x12\x1c\n\x14matched_blocks_total\x18\x05 \x01(\x04\x12\x1a\n\x12\x61sked_blocks_total\x18\x06 \x01(\x04\x12=\n\x0cmisses_total\x18\x07 \x03(\x0b\x32\'.rorqual.v1.KvmetaLoad.MissesTotalEntry\x12\x1b\n\x13quota_evicted_total\x18\x08 \x01(\x04\x12\x16\n\x0epending_blocks\x18\t \x01(\x04\x1a\x32\n\x10MissesTotalEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x04:\x02\x38\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'rorqual_proto.v1.load_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
+  _globals['_LOADREPORT_CANCELLEDTOTALENTRY']._loaded_options = None
+  _globals['_LOADREPORT_CANCELLEDTOTALENTRY']._serialized_options = b'8\001'
   _globals['_EXPERTLOAD_ROWSTOTALENTRY']._loaded_options = None
   _globals['_EXPERTLOAD_ROWSTOTALENTRY']._serialized_options = b'8\001'
   _globals['_EXPERTLOAD_HOTTESTENTRY']._loaded_options = None
@@ -44,37 +46,39 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_KVMETALOAD_MISSESTOTALENTRY']._loaded_options = None
   _globals['_KVMETALOAD_MISSESTOTALENTRY']._serialized_options = b'8\001'
   _globals['_LOADREPORT']._serialized_start=44
-  _globals['_LOADREPORT']._serialized_end=764
-  _globals['_RELAYLOAD']._serialized_start=766
-  _globals['_RELAYLOAD']._serialized_end=885
-  _globals['_EXPERTLOAD']._serialized_start=888
-  _globals['_EXPERTLOAD']._serialized_end=1347
-  _globals['_EXPERTLOAD_ROWSTOTALENTRY']._serialized_start=1145
-  _globals['_EXPERTLOAD_ROWSTOTALENTRY']._serialized_end=1193
-  _globals['_EXPERTLOAD_HOTTESTENTRY']._serialized_start=1195
-  _globals['_EXPERTLOAD_HOTTESTENTRY']._serialized_end=1241
-  _globals['_EXPERTLOAD_IMBALANCEENTRY']._serialized_start=1243
-  _globals['_EXPERTLOAD_IMBALANCEENTRY']._serialized_end=1291
-  _globals['_EXPERTLOAD_MOVEDSLOTSTOTALENTRY']._serialized_start=1293
-  _globals['_EXPERTLOAD_MOVEDSLOTSTOTALENTRY']._serialized_end=1347
-  _globals['_PREFILLLOAD']._serialized_start=1349
-  _globals['_PREFILLLOAD']._serialized_end=1467
-  _globals['_HITPATHLOAD']._serialized_start=1470
-  _globals['_HITPATHLOAD']._serialized_end=1887
-  _globals['_DECODELOAD']._serialized_start=1890
-  _globals['_DECODELOAD']._serialized_end=2218
-  _globals['_DECODESTEPTIMES']._serialized_start=2220
-  _globals['_DECODESTEPTIMES']._serialized_end=2300
-  _globals['_ROUTERLOAD']._serialized_start=2303
-  _globals['_ROUTERLOAD']._serialized_end=2641
-  _globals['_ROUTERLOAD_WAITINGBYTENANTENTRY']._serialized_start=2587
-  _globals['_ROUTERLOAD_WAITINGBYTENANTENTRY']._serialized_end=2641
-  _globals['_VISIONLOAD']._serialized_start=2643
-  _globals['_VISIONLOAD']._serialized_end=2753
-  _globals['_RECIPELOAD']._serialized_start=2756
-  _globals['_RECIPELOAD']._serialized_end=2933
-  _globals['_KVMETALOAD']._serialized_start=2936
-  _globals['_KVMETALOAD']._serialized_end=3254
-  _globals['_KVMETALOAD_MISSESTOTALENTRY']._serialized_start=3204
-  _globals['_KVMETALOAD_MISSESTOTALENTRY']._serialized_end=3254
+  _globals['_LOADREPORT']._serialized_end=888
+  _globals['_LOADREPORT_CANCELLEDTOTALENTRY']._serialized_start=825
+  _globals['_LOADREPORT_CANCELLEDTOTALENTRY']._serialized_end=878
+  _globals['_RELAYLOAD']._serialized_start=890
+  _globals['_RELAYLOAD']._serialized_end=1009
+  _globals['_EXPERTLOAD']._serialized_start=1012
+  _globals['_EXPERTLOAD']._serialized_end=1471
+  _globals['_EXPERTLOAD_ROWSTOTALENTRY']._serialized_start=1269
+  _globals['_EXPERTLOAD_ROWSTOTALENTRY']._serialized_end=1317
+  _globals['_EXPERTLOAD_HOTTESTENTRY']._serialized_start=1319
+  _globals['_EXPERTLOAD_HOTTESTENTRY']._serialized_end=1365
+  _globals['_EXPERTLOAD_IMBALANCEENTRY']._serialized_start=1367
+  _globals['_EXPERTLOAD_IMBALANCEENTRY']._serialized_end=1415
+  _globals['_EXPERTLOAD_MOVEDSLOTSTOTALENTRY']._serialized_start=1417
+  _globals['_EXPERTLOAD_MOVEDSLOTSTOTALENTRY']._serialized_end=1471
+  _globals['_PREFILLLOAD']._serialized_start=1473
+  _globals['_PREFILLLOAD']._serialized_end=1591
+  _globals['_HITPATHLOAD']._serialized_start=1594
+  _globals['_HITPATHLOAD']._serialized_end=2011
+  _globals['_DECODELOAD']._serialized_start=2014
+  _globals['_DECODELOAD']._serialized_end=2342
+  _globals['_DECODESTEPTIMES']._serialized_start=2344
+  _globals['_DECODESTEPTIMES']._serialized_end=2424
+  _globals['_ROUTERLOAD']._serialized_start=2427
+  _globals['_ROUTERLOAD']._serialized_end=2765
+  _globals['_ROUTERLOAD_WAITINGBYTENANTENTRY']._serialized_start=2711
+  _globals['_ROUTERLOAD_WAITINGBYTENANTENTRY']._serialized_end=2765
+  _globals['_VISIONLOAD']._serialized_start=2767
+  _globals['_VISIONLOAD']._serialized_end=2877
+  _globals['_RECIPELOAD']._serialized_start=2880
+  _globals['_RECIPELOAD']._serialized_end=3057
+  _globals['_KVMETALOAD']._serialized_start=3060
+  _globals['_KVMETALOAD']._serialized_end=3378
+  _globals['_KVMETALOAD_MISSESTOTALENTRY']._serialized_start=3328
+  _globals['_KVMETALOAD_MISSESTOTALENTRY']._serialized_end=3378
 # @@protoc_insertion_point(module_scope)

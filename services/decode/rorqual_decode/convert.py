@@ -359,6 +359,7 @@ def fill_load(report: load_pb2.LoadReport, facts: LoadFacts, engine: EngineFacts
     report.decode.num_reserved_pages = engine.num_used_pages
     report.decode.step_s = facts.step_s
     report.decode.moved_generations_total = facts.num_moved
+    report.cancelled_total.update(facts.num_cancelled)
     if facts.step_times:
         names = "base_s", "per_request_s", "per_kv_token_s"
         times = dict(zip(names, facts.step_times, strict=True))

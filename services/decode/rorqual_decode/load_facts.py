@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 from rorqual_runtime.expert_load import ExpertLoad
 
@@ -24,6 +24,8 @@ class LoadFacts:
     """Since the start."""
     step_times: Sequence[float] = ()
     """Seconds a step, a request and a KV token; empty = not known."""
+    num_cancelled: Mapping[str, int] = field(default_factory=dict)
+    """By phase, since start."""
 
 
 @dataclass(frozen=True, slots=True)

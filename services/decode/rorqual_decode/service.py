@@ -9,7 +9,7 @@ from functools import partial
 
 from opentelemetry.trace import Tracer
 from rorqual_policy.drain import plan_drain
-from rorqual_runtime.cancelled import CancelledIds, cancel_target
+from rorqual_runtime.cancelled import CancelledIds, Phase, cancel_target
 from rorqual_runtime.clock import Clock
 from rorqual_runtime.context import MessageContext, inherit_deadline
 from rorqual_runtime.errors import (
@@ -129,6 +129,7 @@ class DecodeService:
         self._cancelled.add(request_id, choice_index)
         for key in [k for k in self._entries if k.request_id == request_id]:
             if choice_index is None:
+                self._note_cancelled(self._entries[key])
                 self._cancel(key, FinishReason.CANCELLED)
             elif key.choice_index == choice_index:
                 self._cancel(key, FinishReason.STOP)
@@ -268,6 +269,13 @@ class DecodeService:
         if finish is FinishReason.CANCELLED:
             self._entries.pop(choice, None)
 
+    def _note_cancelled(self, entry: Entry) -> None:
+        """One that is still handed over is counted by whoever does that."""
+        if entry.departure is not None:
+            self._cancelled.num_by_phase[Phase.MIGRATING] += 1
+        elif entry.is_active and entry.admission is None:
+            self._cancelled.num_by_phase[Phase.DECODE] += 1
+
     def give_up(self, entry: Entry) -> None:
         """There is no memory for it any more."""
         if entry.is_active:
@@ -394,6 +402,7 @@ class DecodeService:
             guesses=self.guess_totals,
             num_moved=self._departures.num_moved,
             step_times=times.coefficients if (times := self._engine.step_times) else (),
+            num_cancelled=self._cancelled.num_by_phase,
         )
 
     def _running(self) -> Iterator[Running]:

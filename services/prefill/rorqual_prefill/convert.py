@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
@@ -296,6 +296,8 @@ class LoadFacts:
     max_context_tokens: int
     hit_counts: HitCounts
     experts: Sequence[ExpertLoad] = ()
+    num_cancelled: Mapping[str, int] = field(default_factory=dict)
+    """By phase, since start."""
 
 
 def fill_load(report: load_pb2.LoadReport, facts: LoadFacts) -> None:
@@ -313,6 +315,7 @@ def fill_load(report: load_pb2.LoadReport, facts: LoadFacts) -> None:
     report.prefill.num_replayed_tokens = facts.num_replayed_tokens
     report.hit_path.CopyFrom(load_pb2.HitPathLoad(**asdict(facts.hit_counts)))
     fill_expert_load(report, facts.experts)
+    report.cancelled_total.update(facts.num_cancelled)
 
 
 @dataclass(frozen=True, slots=True)

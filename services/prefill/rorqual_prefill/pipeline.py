@@ -14,6 +14,7 @@ from opentelemetry.trace import Tracer
 from rorqual_engine.models.base import CausalModel
 from rorqual_policy.blocks import BLOCK_TOKENS, block_keys
 from rorqual_policy.provenance import Provenance
+from rorqual_runtime.cancelled import Phase
 from rorqual_runtime.clock import Clock
 from rorqual_runtime.errors import ContextTooLong, InvalidRequest, ServingError
 from rorqual_runtime.handover import Handover
@@ -133,6 +134,7 @@ class PrefillPipeline:
         return token_ids
 
     async def _compute_and_hand_over(self, work: Work, begin: Begin) -> None:
+        work.active.phase = Phase.PREFILL
         left_s = work.active.left_s()
         async with self._images.holding(work.job, begin.first_row, left_s) as images:
             prompt = self._prompt(work, begin, images)
@@ -237,6 +239,7 @@ class PrefillPipeline:
         self, work: Work, begin: Begin, logits: np.ndarray, placement: Awaitable[str]
     ) -> None:
         job = work.job
+        work.active.phase = Phase.HANDOVER
         with self._tracer.start_as_current_span("prefill.handover") as span:
             parts = await self._parts(work, begin, logits)
             handover = Handover(

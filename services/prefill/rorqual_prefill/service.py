@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
 from enum import Enum
 
-from rorqual_runtime.cancelled import CancelledIds, cancel_target
+from rorqual_runtime.cancelled import CancelledIds, Phase, cancel_target
 from rorqual_runtime.clock import Clock
 from rorqual_runtime.context import MessageContext, attach, inherit_deadline
 from rorqual_runtime.errors import (
@@ -55,6 +55,7 @@ class ActiveJob:
     work: asyncio.Task[None] | None = None
     interruption: Interruption | None = None
     is_lease_free: bool = False
+    phase: Phase = Phase.FETCHING
 
     def interrupt(self, why: Interruption) -> None:
         """Stop the work; a client's cancel outranks a shutdown."""
@@ -103,11 +104,11 @@ class PrefillService:
     """Set whenever more may be taken on than before, or less work is left."""
     is_draining: bool = False
     _active: dict[JobKey, ActiveJob] = field(default_factory=dict)
-    _cancelled: CancelledIds = field(init=False)
+    cancelled: CancelledIds = field(init=False)
     _tasks: set[asyncio.Task[None]] = field(default_factory=set)
 
     def __post_init__(self) -> None:
-        self._cancelled = CancelledIds(self.clock)
+        self.cancelled = CancelledIds(self.clock)
 
     # Taking on
 
@@ -219,7 +220,7 @@ class PrefillService:
             await active.release_lease()
 
     def _refuse_dead(self, job: Job) -> None:
-        if self._cancelled.covers(job.key.request_id, job.key.choice_index):
+        if self.cancelled.covers(job.key.request_id, job.key.choice_index):
             raise Cancelled()
         if 0 < job.deadline_unix_s <= self.clock.now_unix_s():
             raise QueueTimeout("the deadline passed in the prefill queue")
@@ -247,10 +248,11 @@ class PrefillService:
     async def on_cancel(self, request: convert.CancelMessage, context: MessageContext) -> None:
         """Let go of a request, or of one of its choices; remember it for jobs still queued."""
         request_id, choice_index = cancel_target(request)
-        self._cancelled.add(request_id, choice_index)
+        self.cancelled.add(request_id, choice_index)
         for key, active in list(self._active.items()):
             if key.request_id == request_id and choice_index in (None, key.choice_index):
                 active.interrupt(Interruption.CANCELLED)
+                self.cancelled.num_by_phase[active.phase] += 1
 
     async def drain(self, timeout_s: float) -> None:
         """Finish what is in hand; what is left near the end goes back to the queue."""

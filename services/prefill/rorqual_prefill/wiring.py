@@ -213,6 +213,7 @@ def _load_facts(instance: PrefillInstance, model: CausalModel) -> convert.LoadFa
         max_context_tokens=model.max_context_tokens,
         hit_counts=instance.counts,
         experts=model.expert_loads,
+        num_cancelled=instance.service.cancelled.num_by_phase,
     )
 
 

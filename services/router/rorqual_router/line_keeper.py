@@ -22,7 +22,7 @@ from rorqual_policy.prefill_policy import PREFILL_POLICIES
 from rorqual_policy.step_cost import StepCost, chunk_cost_s
 from rorqual_runtime import subjects
 from rorqual_runtime.bus import Bus
-from rorqual_runtime.cancelled import CancelledIds
+from rorqual_runtime.cancelled import CancelledIds, Phase
 from rorqual_runtime.clock import Clock
 from rorqual_runtime.context import attach
 from rorqual_runtime.decision_log import log_decision
@@ -102,7 +102,7 @@ class LineKeeper:
         self._line = PrefillLine(self._make_policy(Rooms().mean_cost()).order)
         self._rooms = Rooms()
         self._fair = FairShare()
-        self._begun = BegunJobs()
+        self._begun = BegunJobs(clock)
         self._held: dict[str, HeldJob] = {}
         self._shares = [0.0] * len(Bucket)
         self._own_buckets: dict[str, int] = {}
@@ -152,7 +152,11 @@ class LineKeeper:
             is_meant = choice_index in (None, generation.choice_index)
             if generation.request_id == request_id and is_meant:
                 self._take_out(held)
-                self._spawn(self._settle(held, held.leased.ack))
+                self._end_cancelled(held)
+
+    def _end_cancelled(self, held: HeldJob) -> None:
+        self._cancelled.num_by_phase[Phase.QUEUED] += 1
+        self._spawn(self._settle(held, held.leased.ack))
 
     # Into the line
 
@@ -191,7 +195,7 @@ class LineKeeper:
             self._drop(known)
         self._spawn(self._hold(held))
         if self._cancelled.covers(job.generation.request_id, job.generation.choice_index):
-            self._spawn(self._settle(held, leased.ack))
+            self._end_cancelled(held)
             return
         self._held[prompt.job_id] = held
         self._line.add(prompt)

@@ -11,7 +11,7 @@ from rorqual_policy import (
 )
 from rorqual_runtime import subjects
 from rorqual_runtime.bus import MessageContext
-from rorqual_runtime.cancelled import CancelledIds, cancel_target
+from rorqual_runtime.cancelled import CancelledIds, Phase, cancel_target
 from rorqual_runtime.errors import Cancelled, ContextTooLong, NoCapacity, ServingError
 from rorqual_runtime.logs import bind_request_id
 from rorqual_runtime.queue import WorkQueue
@@ -133,7 +133,7 @@ class RouterService:
     async def on_cancel(self, request: CancelRequest, _context: MessageContext) -> None:
         request_id, choice_index = cancel_target(request)
         if choice_index is None:
-            self._under_way.cancel(request_id)
+            self._cancelled.num_by_phase[Phase.PREPARING] += self._under_way.cancel(request_id)
         else:
             self._cancelled.add(request_id, choice_index)
         self.line.cancel(request_id, choice_index)
@@ -151,6 +151,7 @@ class RouterService:
     def _fill_load(self, report: LoadReport) -> None:
         counters = self.submitter.counters
         report.num_active_requests = len(self._under_way)
+        report.cancelled_total.update(self._cancelled.num_by_phase)
         fill_router_load(
             report,
             RouterFacts(

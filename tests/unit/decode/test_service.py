@@ -26,8 +26,10 @@ from rorqual_decode.service import DecodeService
 from rorqual_decode.settings import DecodeSettings
 from rorqual_decode.taking_out import take_out
 from rorqual_engine.speculation import NoDrafter
-from rorqual_proto.v1 import generation_pb2
+from rorqual_proto.v1 import generation_pb2, router_pb2
+from rorqual_runtime.cancelled import Phase
 from rorqual_runtime.clock import WallClock
+from rorqual_runtime.context import MessageContext
 from rorqual_runtime.errors import Cancelled, ErrorCode, Unavailable
 
 from tests.support.waiting import soon, until
@@ -255,3 +257,14 @@ async def test_host_memory_of_one_that_is_moved_counts(place) -> None:
     assert pauses._has_memory(1)
     entries[0].moving = cast(Any, SimpleNamespace(num_bytes=10))
     assert not pauses._has_memory(1)
+
+
+async def test_cancels_count_by_where_the_generation_was(place) -> None:
+    entries = await place.opened(2)
+    entries[1].departure = asyncio.create_task(asyncio.sleep(600))
+    for entry in (*entries, entries[0]):  # of the last one nothing is left
+        request = router_pb2.CancelRequest(request_id=entry.key.request_id)
+        await place.service.on_cancel(request, MessageContext())
+    counted = place.service.load_facts().num_cancelled
+    assert counted == {Phase.DECODE: 1, Phase.MIGRATING: 1}
+    assert place.service.num_active == 0

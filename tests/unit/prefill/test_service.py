@@ -13,6 +13,7 @@ from rorqual_prefill.pages import PageGate
 from rorqual_prefill.service import PrefillPorts, PrefillService
 from rorqual_prefill.settings import PrefillSettings
 from rorqual_proto.v1 import generation_pb2, prefill_pb2, router_pb2
+from rorqual_runtime.cancelled import Phase
 from rorqual_runtime.clock import WallClock
 from rorqual_runtime.context import MessageContext
 from rorqual_runtime.errors import ErrorCode, NoCapacity, ServingError
@@ -77,6 +78,8 @@ class World:
     untried: list[tuple[str, int]] = field(default_factory=list)
     num_blocked: int = 0
     """Works that have come so far."""
+    phase: Phase = Phase.FETCHING
+    """How far works come before they block."""
     service: PrefillService = field(init=False)
 
     def __post_init__(self) -> None:
@@ -87,6 +90,7 @@ class World:
         )
 
     async def _serve(self, active) -> None:
+        active.phase = self.phase
         end = self.ends.get(active.job.key.request_id)
         if end == "block":
             self.num_blocked += 1
@@ -159,6 +163,16 @@ async def test_a_cancel_stops_the_work(world):
     await world.cancel("r")
     assert await running == "ack"
     assert world.failures == []
+
+
+async def test_what_is_cancelled_counts_in_the_phase_it_was_in(world):
+    world.ends["r"], world.phase = "block", Phase.HANDOVER
+    await world.cancel("unknown")
+    running = asyncio.create_task(world.run(Leased()))
+    await until(lambda: world.num_blocked)
+    await world.cancel("r")
+    await running
+    assert world.service.cancelled.num_by_phase == {Phase.HANDOVER: 1}
 
 
 async def test_one_choice_can_be_cancelled_alone(world):

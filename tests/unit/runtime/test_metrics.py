@@ -38,10 +38,12 @@ def test_only_what_a_service_says_is_shown_and_maps_have_a_label() -> None:
     metrics = ServiceMetrics("kvmeta", "kvmeta-1", "1.0")
     metrics.last_report.kvmeta.misses_total["namespace"] = 3
     metrics.last_report.experts.imbalance[7] = 1.25
+    metrics.last_report.cancelled_total["queued"] = 4
     metrics.last_report.num_active_requests = 2
     shown = samples(metrics)
     assert shown["rorqual_kvmeta_misses_total[namespace]"] == 3.0
     assert shown["rorqual_experts_imbalance[7]"] == 1.25
+    assert shown["rorqual_cancelled_total[queued]"] == 4.0
     assert shown["rorqual_num_active_requests"] == 2.0
     assert shown["process_resident_memory_bytes"] > 0
     assert not [name for name in shown if name.startswith("rorqual_decode")]
