@@ -4,6 +4,7 @@ a calm fleet.
 
 The scaler's windows are compressed by COMPRESSION, so "one reversal in five minutes" is one in
 300 s / COMPRESSION here. Everything runs on this machine: more instances make nothing quicker.
+What is decided, and how far the load is, goes to standard error as it happens.
 """
 
 from __future__ import annotations
@@ -32,15 +33,16 @@ SCALED = ("prefill", "decode")
 COMPRESSION = 20.0
 FIVE_MINUTES_S = 300.0
 PROMPT_WORDS, NEW_TOKENS, LONG_NEW_TOKENS = 250, 48, 600
-LEVELS = ((2, 15.0), (20, 90.0), (2, 60.0))
+LEVELS = ((1, 10.0), (24, 80.0), (1, 75.0))
 """Requests under way at a time, and for how long."""
-NUM_LONG = 2
+NUM_LONG = 3
 """Long answers that are under way all the time: what scale-down has to move."""
-NUM_CHECKED = 24
+NUM_CHECKED, NUM_LONG_CHECKED, CHECKED_AT_ONCE = 16, 4, 4
 REQUEST_TIMEOUT_S = 300.0
-SETTLE_S = 240.0
+SETTLE_S = 150.0
+TELL_EACH_S = 10.0
 ENV = {
-    "RORQUAL_DECODE_MAX_RUNNING": "4",
+    "RORQUAL_DECODE_MAX_RUNNING": "8",
     "RORQUAL_DECODE_DRAIN_GRACE_S": "1",
     "RORQUAL_SCALER_INTERVAL_S": "0.5",
     "RORQUAL_SCALER_WINDOW_S": "4",
@@ -54,12 +56,13 @@ ENV = {
 
 @dataclass
 class Watched:
-    """Decisions as the console shows them."""
+    """Decisions as the console shows them. began_s: what times on standard error count from."""
+
+    began_s: float = field(default_factory=time.monotonic)
 
     most_running: Counter[str] = field(default_factory=Counter)
     running: Counter[str] = field(default_factory=Counter)
     num_reversals: Counter[str] = field(default_factory=Counter)
-    changes: list[tuple[float, str, int, str]] = field(default_factory=list)
     moved: dict[str, int] = field(default_factory=dict)
     """Generations that others took over, by decode instance."""
     is_back: asyncio.Event = field(default_factory=asyncio.Event)
@@ -98,7 +101,7 @@ class Watched:
             self.is_back.clear()
 
     def _note(self, service: str, change: int, reason: str) -> None:
-        self.changes.append((time.monotonic(), service, change, reason))
+        tell(self.began_s, f"{service} {change:+d}: {reason}")
         direction = 1 if change > 0 else -1
         self.num_reversals[service] += self._directions.get(service) == -direction
         self._directions[service] = direction
@@ -116,8 +119,9 @@ class Answers:
 class Load:
     """Clients that ask one new prompt after the other."""
 
-    def __init__(self, client: httpx.AsyncClient, seed: int) -> None:
+    def __init__(self, client: httpx.AsyncClient, seed: int, began_s: float) -> None:
         self._client = client
+        self._began_s = began_s
         self._prompts = iter(distinct_prompts(2000, num_words=PROMPT_WORDS, seed=seed))
         self.answers = Answers()
         self.long_answers = Answers()
@@ -126,18 +130,33 @@ class Load:
     async def run(self, levels: tuple[tuple[int, float], ...]) -> None:
         """All levels one after the other; everything asked for is waited for at the end."""
         long_ones = [asyncio.create_task(self._keep_long()) for _ in range(NUM_LONG)]
+        telling = asyncio.create_task(self._tell_for_ever())
         for level, length_s in levels:
+            tell(self._began_s, f"{level} at a time, and {NUM_LONG} long ones, for {length_s:g} s")
             end_s = time.monotonic() + length_s
             while time.monotonic() < end_s:
                 self._fill_up(level)
                 await asyncio.sleep(0.1)
+        telling.cancel()
         for task in long_ones:
             task.cancel()
         await asyncio.gather(*long_ones, return_exceptions=True)
         await asyncio.gather(*self._under_way)
 
+    async def _tell_for_ever(self) -> None:
+        while True:
+            await asyncio.sleep(TELL_EACH_S)
+            num_long, num_lost = len(self.long_answers.texts), len(self.problems)
+            answered = f"{len(self.answers.texts)} and {num_long} long ones answered"
+            tell(self._began_s, f"{answered}, {num_lost} lost, {len(self._under_way)} under way")
+
+    @property
+    def problems(self) -> list[str]:
+        """Why answers were lost."""
+        return self.answers.problems + self.long_answers.problems
+
     def _fill_up(self, level: int) -> None:
-        while len(self._under_way) < level:
+        while len(self._under_way) < level + NUM_LONG:
             task = asyncio.create_task(self._ask(self.answers, NEW_TOKENS))
             self._under_way.add(task)
             task.add_done_callback(self._under_way.discard)
@@ -174,11 +193,23 @@ async def ask(client: httpx.AsyncClient, prompt: str, num_tokens: int) -> str:
     return str(answer.json()["choices"][0]["message"]["content"])
 
 
-async def num_different(client: httpx.AsyncClient, answers: Answers, num_tokens: int) -> int:
+async def num_different(
+    client: httpx.AsyncClient, answers: Answers, num_tokens: int, num_checked: int
+) -> int:
     """Of some of the answers: how many the calm fleet gives otherwise."""
-    chosen = random.Random(1).sample(sorted(answers.texts), min(NUM_CHECKED, len(answers.texts)))
-    again = [await ask(client, prompt, num_tokens) for prompt in chosen]
-    return sum(answers.texts[p] != text for p, text in zip(chosen, again, strict=True))
+    chosen = random.Random(1).sample(sorted(answers.texts), min(num_checked, len(answers.texts)))
+    places = asyncio.Semaphore(CHECKED_AT_ONCE)
+
+    async def differs(prompt: str) -> bool:
+        async with places:
+            return answers.texts[prompt] != await ask(client, prompt, num_tokens)
+
+    return sum(await asyncio.gather(*map(differs, chosen)))
+
+
+def tell(began_s: float, text: str) -> None:
+    """On standard error, with the time since the beginning."""
+    print(f"{time.monotonic() - began_s:6.1f} s  {text}", file=sys.stderr, flush=True)
 
 
 async def measure(fleet: RunningFleet, seed: int) -> bool:
@@ -187,23 +218,21 @@ async def measure(fleet: RunningFleet, seed: int) -> bool:
     timeout = httpx.Timeout(REQUEST_TIMEOUT_S)
     async with httpx.AsyncClient(base_url=fleet.base_url, timeout=timeout) as client:
         watching = asyncio.create_task(watched.watch(client))
-        load, began_s = Load(client, seed), time.monotonic()
+        load = Load(client, seed, watched.began_s)
         await load.run(LEVELS)
+        tell(watched.began_s, "the load is over")
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(watched.is_back.wait(), SETTLE_S)
-        took_s = time.monotonic() - began_s
+        took_s = time.monotonic() - watched.began_s
         watching.cancel()
-        wrong = await num_different(client, load.answers, NEW_TOKENS)
-        wrong += await num_different(client, load.long_answers, LONG_NEW_TOKENS)
+        wrong = await num_different(client, load.answers, NEW_TOKENS, NUM_CHECKED)
+        wrong += await num_different(client, load.long_answers, LONG_NEW_TOKENS, NUM_LONG_CHECKED)
     return report(watched, load, wrong, took_s)
 
 
 def report(watched: Watched, load: Load, wrong: int, took_s: float) -> bool:
-    """One line a figure; what was decided, and why, on standard error."""
-    for at_s, service, change, reason in watched.changes:
-        since_s = at_s - watched.changes[0][0]
-        print(f"{since_s:6.1f} s  {service} {change:+d}: {reason}", file=sys.stderr)
-    problems = [*load.answers.problems, *load.long_answers.problems]
+    """One line a figure; what was lost on standard error."""
+    problems = load.problems
     for problem in problems[:5]:
         print(f"lost: {problem}", file=sys.stderr)
     num_asked = len(load.answers.texts) + len(load.long_answers.texts) + len(problems)
