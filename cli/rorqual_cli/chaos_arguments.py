@@ -27,7 +27,8 @@ def add_chaos(
         "--table", type=Path, metavar="FILE", help="each fault for itself, and a page about them"
     )
     chaos.add_argument("--minutes", type=float, metavar="M", help="instead of --seconds")
-    chaos.add_argument("--memory", action="store_true", help="no process may grow meanwhile")
+    help_memory = "no process may grow by 3%% from minute 5 on; of those killed nothing is compared"
+    chaos.add_argument("--memory", action="store_true", help=help_memory)
     chaos.add_argument(
         "--cancels", type=int, default=0, metavar="N", help="instead of faults, clients that leave"
     )

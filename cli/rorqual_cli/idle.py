@@ -8,13 +8,14 @@ from rorqual_proto.v1 import load_pb2
 from rorqual_runtime.discovery import Instance
 
 Held = Mapping[str, int]
-"""How many of what: requests, leases, pages, windows; what there is none of is left out."""
+"""How many of what: requests, jobs, leases, pages, windows; what there is none of is left out."""
 
 
 def held(load: load_pb2.LoadReport) -> Held:
     """What an instance says it holds."""
     counts = {
         "requests": load.num_active_requests,
+        "jobs": load.router.queued_jobs,
         "leases": load.num_held_leases,
         "pages": load.num_used_pages,
         "windows": load.num_used_windows,

@@ -9,20 +9,49 @@ from statistics import mean
 
 AVERAGED_S = 30.0
 MAX_GROWTH = 1.03
+_MB = 1e6
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """Resident memory of one process. at_s: since the load began."""
+    """Resident memory of one process. at_s: since the load began. num_shared_bytes: of files and
+    shared memory, which others may have resident, too."""
 
     at_s: float
     name: str
     pid: int
     num_bytes: int
+    num_shared_bytes: int = 0
 
 
-def growth_of(samples: Sequence[Sample], *, warm_s: float) -> dict[str, float]:
-    """Memory at the end over that at `warm_s`, by name, of each process that ran all that time.
+@dataclass(frozen=True, slots=True)
+class Growth:
+    """Means of one process's early and late samples."""
+
+    early_bytes: float
+    late_bytes: float
+    early_shared_bytes: float
+    late_shared_bytes: float
+
+    @property
+    def ratio(self) -> float:
+        """Late over early."""
+        return self.late_bytes / self.early_bytes
+
+    @property
+    def is_within(self) -> bool:
+        """It has not grown by more than may be."""
+        return self.ratio <= MAX_GROWTH
+
+    def __str__(self) -> str:
+        whole = f"{self.early_bytes / _MB:.1f} -> {self.late_bytes / _MB:.1f} MB"
+        shared = f"{self.early_shared_bytes / _MB:.1f} -> {self.late_shared_bytes / _MB:.1f} MB"
+        return f"{whole}, of which shared {shared}"
+
+
+def growth_of(samples: Sequence[Sample], *, warm_s: float) -> dict[str, Growth]:
+    """Memory at `warm_s` and at the end, by name, of each process that ran all that time: one that
+    was killed in between is not compared with the one that took its place.
 
     Both are means over AVERAGED_S, or as much of it as there is.
     """
@@ -35,15 +64,24 @@ def growth_of(samples: Sequence[Sample], *, warm_s: float) -> dict[str, float]:
     averaged_s = min(AVERAGED_S, max(0.0, end_s - warm_s) / 2)
     growth = {}
     for (name, _), own in by_process.items():
-        early = [s.num_bytes for s in own if warm_s <= s.at_s <= warm_s + averaged_s]
-        late = [s.num_bytes for s in own if s.at_s >= end_s - averaged_s]
+        early = [s for s in own if warm_s <= s.at_s <= warm_s + averaged_s]
+        late = [s for s in own if s.at_s >= end_s - averaged_s]
         was_there = own[0].at_s <= warm_s and own[-1].at_s >= end_s
         if was_there and early and late:
-            growth[name] = mean(late) / mean(early)
+            growth[name] = Growth(*_means(early, late))
     return growth
 
 
-def unmeasured(samples: Sequence[Sample], growth: Mapping[str, float]) -> list[str]:
+def _means(early: Sequence[Sample], late: Sequence[Sample]) -> tuple[float, float, float, float]:
+    return (
+        mean(sample.num_bytes for sample in early),
+        mean(sample.num_bytes for sample in late),
+        mean(sample.num_shared_bytes for sample in early),
+        mean(sample.num_shared_bytes for sample in late),
+    )
+
+
+def unmeasured(samples: Sequence[Sample], growth: Mapping[str, Growth]) -> list[str]:
     """Services of which nothing can be said, sorted; without those of one instance that was started
     again meanwhile."""
     instances: dict[str, set[str]] = defaultdict(set)

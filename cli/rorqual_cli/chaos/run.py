@@ -15,7 +15,7 @@ import httpx
 from rorqual_cli.chaos.arena import Arena, open_arena
 from rorqual_cli.chaos.cancels import cancel_many
 from rorqual_cli.chaos.client import Refused
-from rorqual_cli.chaos.memory import MAX_GROWTH, growth_of, unmeasured
+from rorqual_cli.chaos.memory import growth_of, unmeasured
 from rorqual_cli.chaos.plan import Fault, choose_faults, plan_strikes
 from rorqual_cli.chaos.table import Row, render_table
 from rorqual_cli.chaos.trials import one_fault, random_faults
@@ -139,18 +139,23 @@ async def _random(
     arena: Arena, options: ChaosOptions, faults: Sequence[Fault], report: Reporter
 ) -> int:
     strikes = plan_strikes(options.seed, options.seconds, faults, every_s=options.every_s)
-    verdict, samples = await random_faults(
+    storm = await random_faults(
         arena, strikes, seconds=options.seconds, num_clients=options.num_clients, report=report
     )
-    line = {"seed": options.seed, **verdict.to_json()}
+    line = {"seed": options.seed, "faults": storm.num_faults, **storm.verdict.to_json()}
+    line["load1"] = round(os.getloadavg()[0], 1)
     may_have_grown = False
     if options.watches_memory:
-        growth = growth_of(samples, warm_s=min(WARM_S, options.seconds / 3))
-        line["memory_growth"] = {name: round(ratio, 3) for name, ratio in growth.items()}
-        line["memory_unmeasured"] = missing = unmeasured(samples, growth)
-        may_have_grown = not growth or bool(missing) or max(growth.values()) > MAX_GROWTH
+        growth = growth_of(storm.samples, warm_s=min(WARM_S, options.seconds / 3))
+        for name, own in growth.items():
+            if not own.is_within:
+                report.say(f"  {name} has grown: {own}")
+        line["memory_growth"] = {name: round(own.ratio, 3) for name, own in growth.items()}
+        line["memory_unmeasured"] = missing = unmeasured(storm.samples, growth)
+        is_steady = all(own.is_within for own in growth.values())
+        may_have_grown = not growth or bool(missing) or not is_steady
     _print(line)
-    return int(may_have_grown or not verdict.is_good)
+    return int(may_have_grown or not storm.verdict.is_good)
 
 
 def _print(line: dict[str, object]) -> None:

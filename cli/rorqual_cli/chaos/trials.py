@@ -7,6 +7,7 @@ import os
 import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 
 from rorqual_cli.chaos.arena import Arena
 from rorqual_cli.chaos.injector import Struck
@@ -40,10 +41,20 @@ async def one_fault(arena: Arena, fault: Fault, *, num_clients: int, report: Rep
     return Row(fault, verdict, struck.back_s, os.getloadavg()[0])
 
 
+@dataclass(frozen=True, slots=True)
+class Storm:
+    """Random faults: so many, what they did, and the memory of every process meanwhile."""
+
+    num_faults: int
+    verdict: Verdict
+    samples: Sequence[Sample]
+
+
 async def random_faults(
     arena: Arena, strikes: Sequence[Strike], *, seconds: float, num_clients: int, report: Reporter
-) -> tuple[Verdict, list[Sample]]:
-    """They strike one after the other; also the memory of every process meanwhile.
+) -> Storm:
+    """They strike one after the other, those whose turn comes within the time: one waits until the
+    fleet is whole again behind the one before.
 
     Raises: CliError when the fleet does not recover.
     """
@@ -53,12 +64,16 @@ async def random_faults(
     begin_s = time.monotonic()
     async with load.running(), _sampling(arena, samples, begin_s):
         for strike in strikes:
+            if time.monotonic() > begin_s + seconds:
+                break
             await asyncio.sleep(max(0.0, begin_s + strike.at_s - time.monotonic()))
             struck.append(await _strike(arena, strike.fault, report))
+            num_lost = sum(asked.answer is None for asked in load.asked)
+            report.say(f"  {len(load.asked)} asked, {num_lost} lost")
         await asyncio.sleep(max(0.0, begin_s + seconds - time.monotonic()))
     ends_s = [*(each.at_s for each in struck[1:]), time.monotonic()]
     windows = [Window(each.at_s, end_s) for each, end_s in zip(struck, ends_s, strict=False)]
-    return await _judge(arena, load, windows, report), samples
+    return Storm(len(struck), await _judge(arena, load, windows, report), samples)
 
 
 @asynccontextmanager

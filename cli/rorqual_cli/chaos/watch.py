@@ -85,8 +85,9 @@ class FleetWatch:
         for name, process in self._fleet.processes.items():
             if process.is_running and process.pid is not None:
                 with suppress(OSError, IndexError):  # it has just ended
-                    num_pages = int(Path(f"/proc/{process.pid}/statm").read_text().split()[1])
-                    found.append(Sample(at_s, name, process.pid, num_pages * _PAGE_BYTES))
+                    pages = Path(f"/proc/{process.pid}/statm").read_text().split()
+                    resident, shared = (int(count) * _PAGE_BYTES for count in pages[1:3])
+                    found.append(Sample(at_s, name, process.pid, resident, shared))
         return found
 
     @property
