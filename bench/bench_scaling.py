@@ -30,9 +30,6 @@ CARDS = 1000
 PEAK_SHARE = 0.68
 """Of the cards, busy at the peak of the daily curve, bursts not counted."""
 TARGETS = (0.5, 0.6, 0.7, 0.8)
-LARGE = ScalingParams(up_utilisation=0.9, down_utilisation=0.8, redundancy=0.02)
-"""For fleets where an instance is a hundredth: chance is small there, so less room will do. Source:
-this day with seed 2, of four sets of values; the default seed is another day."""
 MIN_ATTAINMENT, MAX_COST_RATIO = 0.99, 0.8
 MAX_MODEL_ERROR = 0.02
 REVERSALS_PER_HOUR = 12
@@ -83,7 +80,7 @@ def _by_demand(most: Size) -> ByDemand:
         "prefill": ServiceBounds(2, most.num_prefill),
         "decode": ServiceBounds(2, most.num_decode),
     }
-    return ByDemand(replace(LARGE, services=bounds))
+    return ByDemand(ScalingParams(services=bounds))
 
 
 def _tell_ours(ours: DayResult, hours: float) -> bool:

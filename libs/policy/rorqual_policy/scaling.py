@@ -32,9 +32,9 @@ class ScalingParams:
 
     services: Mapping[str, ServiceBounds] = field(default_factory=dict)
     """A service that is not named has the bounds of `ServiceBounds()`: one instance."""
-    up_utilisation: float = 0.8
+    up_utilisation: float = 0.85
     """Share of an instance's capacity that demand may use before one more is wanted."""
-    down_utilisation: float = 0.6
+    down_utilisation: float = 0.75
     """Fewer are wanted only if demand, put on them alone, uses no more than this share."""
     redundancy: float = 0.0
     """Share of the needed instances that run on top, rounded up: so many may be lost at once."""

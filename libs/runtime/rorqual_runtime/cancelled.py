@@ -37,7 +37,7 @@ def cancel_target(request: router_pb2.CancelRequest) -> tuple[str, int | None]:
 class CancelledIds:
     """A bounded set of request ids, whole or single choices, that forgets each after `ttl_s`.
 
-    num_by_phase: of requests that were under way here, since start; whoever lets go counts.
+    num_by_phase: requests that were under way here and were let go, since start, by `Phase`.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class CancelledIds:
         self._max_ids = max_ids
         # Insertion order equals expiry order: an id added again moves to the end.
         self._expires_s: dict[tuple[str, int | None], float] = {}
-        self.num_by_phase: Counter[Phase] = Counter()
+        self.num_by_phase: Counter[str] = Counter()
 
     def add(self, request_id: str, choice_index: int | None = None) -> None:
         """Remember it for `ttl_s` from now; over the bound the oldest goes."""

@@ -40,10 +40,13 @@ class ScalerSettings(BaseSettings):
     interval_s: float = Field(1.0, gt=0, description="time between decisions")
     window_s: float = Field(10.0, gt=0, description="time over which arrivals are averaged")
     up_utilisation: float = Field(
-        0.8, gt=0, le=1, description="share of capacity in use before one more is wanted"
+        0.85, gt=0, le=1, description="share of capacity in use before one more is wanted"
     )
     down_utilisation: float = Field(
-        0.6, gt=0, le=1, description="share of the remaining capacity in use after some are removed"
+        0.75,
+        gt=0,
+        le=1,
+        description="share of the remaining capacity in use after some are removed",
     )
     up_after_s: float = Field(3.0, ge=0, description="how long load must last before adding")
     down_after_s: float = Field(

@@ -25,6 +25,8 @@ from rorqual_policy import (
 FOUR = ServiceBounds(1, 4)
 PARAMS = ScalingParams(
     services={"prefill": FOUR, "decode": FOUR, "vision": FOUR, "recipe": FOUR},
+    up_utilisation=0.8,
+    down_utilisation=0.6,
     up_after_s=3,
     down_after_s=60,
     down_pause_s=20,
