@@ -32,8 +32,8 @@ MOST = 4
 SCALED = ("prefill", "decode")
 COMPRESSION = 20.0
 FIVE_MINUTES_S = 300.0
-PROMPT_WORDS, NEW_TOKENS, LONG_NEW_TOKENS = 250, 48, 600
-LEVELS = ((1, 10.0), (24, 80.0), (1, 75.0))
+PROMPT_WORDS, NEW_TOKENS, LONG_NEW_TOKENS = 150, 96, 600
+LEVELS = ((1, 10.0), (24, 90.0), (1, 75.0))
 """Requests under way at a time, and for how long."""
 NUM_LONG = 3
 """Long answers that are under way all the time: what scale-down has to move."""

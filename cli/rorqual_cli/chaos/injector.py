@@ -16,7 +16,7 @@ from rorqual_cli.chaos.watch import FleetWatch
 from rorqual_cli.fleet import Fleet
 from rorqual_cli.readiness import wait_for_port
 
-READY_TIMEOUT_S = 90.0
+READY_TIMEOUT_S = 180.0
 _POLL_S = 0.05
 _PORT_TIMEOUT_S = 20.0
 _REFILL_S = 0.1
