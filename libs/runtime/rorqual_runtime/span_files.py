@@ -87,16 +87,25 @@ def find_trace(directory: Path, wanted: str | None, *, tail_bytes: int | None = 
 def _newest_trace_id(directory: Path, tail_bytes: int | None) -> str | None:
     started_ns: dict[str, int] = {}
     for span in read_spans(directory, REQUEST_ID, tail_bytes=tail_bytes):
-        if span.request_id:
+        if span.request_id and _serves(span):
             known_ns = started_ns.get(span.trace_id, span.start_unix_ns)
             started_ns[span.trace_id] = min(known_ns, span.start_unix_ns)
     return max(started_ns, key=lambda trace_id: started_ns[trace_id], default=None)
 
 
 def _trace_id_of(directory: Path, wanted: str, tail_bytes: int | None) -> str | None:
-    spans = read_spans(directory, wanted, tail_bytes=tail_bytes)
-    matching = (s for s in spans if wanted in (s.trace_id, s.request_id))
-    return next((span.trace_id for span in matching), None)
+    found = None
+    for span in read_spans(directory, wanted, tail_bytes=tail_bytes):
+        if wanted in (span.trace_id, span.request_id):
+            found = found or span.trace_id
+            if _serves(span):
+                return span.trace_id
+    return found
+
+
+def _serves(span: Span) -> bool:
+    """Is of a request's own trace: who asks about a request beside it begins a trace elsewhere."""
+    return span.service == "gateway" or bool(span.parent_id)
 
 
 @dataclass(frozen=True)

@@ -54,6 +54,17 @@ def test_a_request_is_found_by_trace_id_request_id_and_as_the_newest(home: Path)
         assert {s.span_id for s in find_trace(home / "traces", wanted)} == {"a", "b", "c", "d"}
 
 
+def test_who_asks_about_a_request_does_not_stand_for_it(home: Path) -> None:
+    """As recipe does when it has heard nothing for a while; decode's file is read first."""
+    about = {"rorqual.request_id": "r1"}
+    asked = span("q", "", "decode.resend", 1050, 1051, trace_id="t0", attributes=about)
+    with (home / "traces" / "decode-1.jsonl").open("a") as lines:
+        lines.write(asked + "\n")
+    for wanted in ("r1", None):
+        assert {s.trace_id for s in find_trace(home / "traces", wanted)} == {"t1"}
+    assert [s.span_id for s in find_trace(home / "traces", "t0")] == ["q"]
+
+
 def test_the_newest_requests_are_those_that_a_gateway_answered(home: Path) -> None:
     found = newest_requests(home / "traces", limit=10, tail_bytes=1 << 20)
     assert [(one.request_id, one.trace_id, one.duration_ms) for one in found] == [("r1", "t1", 100)]

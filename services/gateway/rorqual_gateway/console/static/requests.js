@@ -2,8 +2,9 @@ import { html, useEffect, useState } from "./vendor/htm-preact.js";
 import { getJson } from "./api.js";
 
 const POLL_MS = 3000;
-const RETRIES = 15;
 const RETRY_MS = 700;
+const MOST_TRIES = 15;
+const STILL_TRIES = 4; // without a new span: then all services have written theirs
 
 export function Requests({ isShown, detail, apiKey }) {
   const [requests, setRequests] = useState([]);
@@ -53,20 +54,22 @@ function Trace({ id }) {
   useEffect(() => {
     const stop = new AbortController();
     let timer;
-    const load = async (attempt) => {
+    const load = async (attempt, numKnown, numStill) => {
       try {
         const found = (await getJson(`/console-api/traces/${encodeURIComponent(id)}`, stop.signal)).spans;
         setSpans(found);
         setProblem("");
-        if (hasGaps(found) && attempt < RETRIES) timer = setTimeout(load, RETRY_MS, attempt + 1);
+        const still = found.length > numKnown ? 0 : numStill + 1;
+        const isWhole = still >= STILL_TRIES && !hasGaps(found);
+        if (!isWhole && attempt < MOST_TRIES) timer = setTimeout(load, RETRY_MS, attempt + 1, found.length, still);
       } catch (error) {
         if (error.name === "AbortError") return;
         setProblem(error.message);
         setSpans([]);
-        if (error.status === 404 && attempt < RETRIES) timer = setTimeout(load, RETRY_MS, attempt + 1);
+        if (error.status === 404 && attempt < MOST_TRIES) timer = setTimeout(load, RETRY_MS, attempt + 1, 0, 0);
       }
     };
-    load(0);
+    load(0, 0, 0);
     return () => {
       stop.abort();
       clearTimeout(timer);
