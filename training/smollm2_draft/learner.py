@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -168,7 +169,8 @@ def first_weights(
     hidden, shape, last = model.hidden, model.shape, f"mtp.{config.num_layers - 1}"
 
     def drawn(rows: int, columns: int) -> torch.Tensor:
-        return torch.randn((rows, columns), generator=random) * columns**-0.5
+        values = torch.randn((rows, columns), generator=random)
+        return values / math.sqrt(columns)
 
     found = {
         "mtp.0.main_proj.weight": drawn(hidden, len(config.taps) * hidden),
