@@ -50,6 +50,14 @@ def test_there_is_one_block_a_service_and_one_for_each_server() -> None:
     assert len(SERVICES) == 9
 
 
+def test_the_older_docker_compose_reads_it_too() -> None:
+    """1.29, which Debian has, refuses a file with any other key at its top."""
+    known = {"services", "volumes", "networks", "secrets", "configs"}
+    for file in ("compose.yaml", "compose.gpu.yaml"):
+        keys = set(yaml.safe_load((ROOT / file).read_text()))
+        assert not {key for key in keys - known if not key.startswith("x-")}
+
+
 @pytest.mark.parametrize("service", SERVICES)
 def test_every_variable_of_a_block_is_a_setting_of_that_service(service: str) -> None:
     given = {name for name in BLOCKS[service]["environment"] if name.startswith("RORQUAL_")}

@@ -23,7 +23,7 @@ class ComposeParams:
     """`docker compose`, or `docker-compose` of older machines"""
     file: Path
     project: str
-    """Empty = as the file says."""
+    """Empty = the name of the file's folder."""
     timeout_s: float
     """Of one call; pulling images is no part of it."""
 

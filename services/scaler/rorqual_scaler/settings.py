@@ -93,7 +93,7 @@ class ScalerSettings(BaseSettings):
     )
     compose_command: str = Field("docker compose", description="or docker-compose")
     compose_file: Path = Field(Path("compose.yaml"), description="of the deployment")
-    compose_project: str = Field("", description="its name, if not the file's")
+    compose_project: str = Field("", description="its name, if not that of the file's folder")
     kubernetes_namespace: str = Field("rorqual", description="of the Deployments")
 
     @model_validator(mode="after")
