@@ -257,21 +257,23 @@ class BrokerConnection:
         again_s: float | None = None,
     ) -> Msg:
         """One try. again_s: when the question is sent again, and then after twice the time each:
-        whoever took it may be cut off. The first answer counts.
+        whoever took it may be cut off. The first answer counts. Each has a place of its own: the
+        server lets nobody answer twice at one.
 
         Raises: NoResponders, Disconnected, DeadlineExceeded, Unavailable.
         """
-        token = str(next(self._tokens))
+        tokens: list[str] = []
         loop = asyncio.get_running_loop()
         reply: Reply = loop.create_future()
-        self._replies[token] = reply
         timer = loop.call_later(timeout_s, _expire, reply, subject)
         try:
             for wait_s in _waits(again_s):
+                tokens.append(str(next(self._tokens)))
+                self._replies[tokens[-1]] = reply
                 await self.publish(
                     subject,
                     payload,
-                    reply=f"{self._inbox}.{token}",
+                    reply=f"{self._inbox}.{tokens[-1]}",
                     headers=headers,
                     timeout_s=timeout_s,
                 )
@@ -281,7 +283,8 @@ class BrokerConnection:
             return await reply
         finally:
             timer.cancel()
-            del self._replies[token]
+            for token in tokens:
+                del self._replies[token]
             reply.cancel()
 
     async def request(

@@ -178,6 +178,24 @@ async def test_a_question_is_answered_once_and_nobody_else_writes_to_the_inbox(
         await until(lambda: unasked <= refused(errors), lambda: f"refusals, beside {errors}")
 
     errors.clear()
+    async with signed_in(guarded.url, tmp_path / "secrets" / "grammar", errors) as grammar:
+        asked: list[str] = []
+
+        async def answer_late(message) -> None:
+            asked.append(message.reply)
+            if len(asked) == 2:  # it was sent again meanwhile
+                for each in asked:
+                    await grammar.publish(each, b"late")
+                await grammar.flush()
+
+        await grammar.subscribe(subjects.grammar_compile(), cb=answer_late)
+        await grammar.flush()
+        late = await router.connection.request_once(
+            subjects.grammar_compile(), b"", {}, WAIT_S, again_s=0.05
+        )
+        await grammar.flush()
+        assert late.data == b"late" and not errors
+
     async with signed_in(guarded.url, tmp_path / "secrets" / "recorder", errors) as recorder:
 
         async def forge(message) -> None:
