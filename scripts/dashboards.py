@@ -37,7 +37,7 @@ DASHBOARDS: dict[str, tuple[str, list[Panel]]] = {
             ("Time to first token", "s", {"p50": quantile(0.5, TTFT), "p90": quantile(0.9, TTFT), "p99": quantile(0.99, TTFT)}),
             ("Time between chunks", "s", {"p50": quantile(0.5, GAP), "p90": quantile(0.9, GAP), "p99": quantile(0.99, GAP)}),
             ("Tokens", "short", {"prompt/s": f"sum(rate(vllm:prompt_tokens_total{RATE}))", "generated/s": f"sum(rate(vllm:generation_tokens_total{RATE}))"}),
-            ("Prefill queue", "short", {"jobs": "max(rorqual_router_queued_jobs)", "pulled tokens": "sum(rorqual_prefill_queued_tokens)"}),
+            ("Prefill queue", "short", {"jobs": "max(rorqual_router_queued_jobs)", "pulled tokens": "sum(rorqual_prefill_queued_tokens)", "{{kind}}": "sum by (kind) (rorqual_router_waiting_by_bucket)"}),
             ("Prefill speed by instance", "short", {"{{instance}}": "rorqual_prefill_tokens_per_s"}),
             ("Decode step by instance", "s", {"{{instance}}": "rorqual_decode_step_s"}),
             ("Decode slots", "short", {"running": "sum(rorqual_decode_num_running)", "all": "sum(rorqual_decode_max_running)"}),

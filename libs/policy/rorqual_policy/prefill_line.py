@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
 from math import inf
 
+from rorqual_policy.buckets import Bucket
 from rorqual_policy.fair_share import FairShare, choose_tenant
 from rorqual_policy.prefill_order import (
     NO_QUEUE,
@@ -301,6 +302,14 @@ class PrefillLine:
         for prompt in self._prompts.values():
             counts[prompt.tenant] = counts.get(prompt.tenant, 0) + 1
         return counts
+
+    def num_by_bucket(self) -> dict[str, int]:
+        """How many prompts of each length class wait, those of which none does included."""
+        counts = dict.fromkeys(Bucket, 0)
+        names = tuple(Bucket)
+        for prompt in self._prompts.values():
+            counts[names[prompt.bucket]] += 1
+        return {str(bucket): number for bucket, number in counts.items()}
 
     def heads(self) -> list[LineHead]:
         """The first prompt of every tenant and bucket that has any."""

@@ -204,8 +204,15 @@ class DecodeStepTimes(_message.Message):
     def __init__(self, base_s: _Optional[float] = ..., per_request_s: _Optional[float] = ..., per_kv_token_s: _Optional[float] = ...) -> None: ...
 
 class RouterLoad(_message.Message):
-    __slots__ = ("submitted_requests_total", "missed_prompt_tokens_total", "queued_jobs", "waiting_s", "num_waiting", "num_prefill", "waiting_by_tenant", "matches_total", "match_s_total")
+    __slots__ = ("submitted_requests_total", "missed_prompt_tokens_total", "queued_jobs", "waiting_s", "num_waiting", "num_prefill", "waiting_by_tenant", "waiting_by_bucket", "matches_total", "match_s_total")
     class WaitingByTenantEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: int
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[int] = ...) -> None: ...
+    class WaitingByBucketEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
         VALUE_FIELD_NUMBER: _ClassVar[int]
@@ -219,6 +226,7 @@ class RouterLoad(_message.Message):
     NUM_WAITING_FIELD_NUMBER: _ClassVar[int]
     NUM_PREFILL_FIELD_NUMBER: _ClassVar[int]
     WAITING_BY_TENANT_FIELD_NUMBER: _ClassVar[int]
+    WAITING_BY_BUCKET_FIELD_NUMBER: _ClassVar[int]
     MATCHES_TOTAL_FIELD_NUMBER: _ClassVar[int]
     MATCH_S_TOTAL_FIELD_NUMBER: _ClassVar[int]
     submitted_requests_total: int
@@ -228,9 +236,10 @@ class RouterLoad(_message.Message):
     num_waiting: int
     num_prefill: int
     waiting_by_tenant: _containers.ScalarMap[str, int]
+    waiting_by_bucket: _containers.ScalarMap[str, int]
     matches_total: int
     match_s_total: float
-    def __init__(self, submitted_requests_total: _Optional[int] = ..., missed_prompt_tokens_total: _Optional[int] = ..., queued_jobs: _Optional[int] = ..., waiting_s: _Optional[float] = ..., num_waiting: _Optional[int] = ..., num_prefill: _Optional[int] = ..., waiting_by_tenant: _Optional[_Mapping[str, int]] = ..., matches_total: _Optional[int] = ..., match_s_total: _Optional[float] = ...) -> None: ...
+    def __init__(self, submitted_requests_total: _Optional[int] = ..., missed_prompt_tokens_total: _Optional[int] = ..., queued_jobs: _Optional[int] = ..., waiting_s: _Optional[float] = ..., num_waiting: _Optional[int] = ..., num_prefill: _Optional[int] = ..., waiting_by_tenant: _Optional[_Mapping[str, int]] = ..., waiting_by_bucket: _Optional[_Mapping[str, int]] = ..., matches_total: _Optional[int] = ..., match_s_total: _Optional[float] = ...) -> None: ...
 
 class VisionLoad(_message.Message):
     __slots__ = ("queued_patches", "step_patches", "patches_per_s", "asked_patches_total")

@@ -393,6 +393,7 @@ class RouterFacts:
     num_waiting: int
     num_prefill: int
     waiting_by_tenant: dict[str, int]
+    waiting_by_bucket: dict[str, int]
     matches_total: int
     match_s_total: float
 
@@ -405,5 +406,6 @@ def fill_router_load(report: LoadReport, facts: RouterFacts) -> None:
     report.router.num_waiting = facts.num_waiting
     report.router.num_prefill = facts.num_prefill
     report.router.waiting_by_tenant.update(facts.waiting_by_tenant)
+    report.router.waiting_by_bucket.update(facts.waiting_by_bucket)
     report.router.matches_total = facts.matches_total
     report.router.match_s_total = facts.match_s_total

@@ -124,6 +124,10 @@ class LineKeeper:
         """Jobs in line of each tenant."""
         return self._line.num_by_tenant()
 
+    def num_by_bucket(self) -> dict[str, int]:
+        """Jobs in line of each length class."""
+        return self._line.num_by_bucket()
+
     async def run(self) -> None:
         """Keep the line for as long as this router leads; what is left goes back to the queue."""
         rooms = subjects.prefill_rooms(self._settings.pool)

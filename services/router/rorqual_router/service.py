@@ -162,6 +162,7 @@ class RouterService:
                 num_waiting=self.line.num_waiting,
                 num_prefill=self.fleet.num_live("prefill"),
                 waiting_by_tenant=largest(self.line.num_by_tenant()),
+                waiting_by_bucket=self.line.num_by_bucket(),
                 matches_total=self.submitter.match_times.num_asked,
                 match_s_total=self.submitter.match_times.total_s,
             ),

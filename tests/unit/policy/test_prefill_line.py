@@ -39,6 +39,18 @@ PROMPTS = st.lists(
 )
 
 
+@given(PROMPTS, st.integers(0, 20))
+def test_who_waits_is_counted_by_tenant_and_by_length(prompts, num_gone):
+    line = line_of(*prompts)
+    for prompt in prompts[:num_gone]:
+        line.remove(prompt.job_id)
+    left = prompts[num_gone:]
+    assert line.num_by_tenant() == Counter(prompt.tenant for prompt in left)
+    by_bucket = Counter(prompt.bucket for prompt in left)
+    names = ("lt16k", "lt64k", "lt256k", "ge256k")
+    assert line.num_by_bucket() == {name: by_bucket[n] for n, name in enumerate(names)}
+
+
 def params(policy=RORQUAL, *, waiting_s=10.0, own=None, weights=None):
     return line_params(
         policy,

@@ -68,6 +68,7 @@ function Service({ service, instances }) {
 
 function Instance({ instance }) {
   const detail = instance[instance.service] ?? {};
+  const path = instance.hit_path ?? {};
   const slots = detail.max_running ? [detail.num_running, detail.max_running] : null;
   return html`
     <article class="instance">
@@ -75,12 +76,15 @@ function Instance({ instance }) {
       <${Bar} label="KV pages" used=${instance.num_used_pages} total=${instance.num_total_pages} />
       <${Bar} label="Windows" used=${instance.num_used_windows} total=${instance.num_total_windows} />
       ${slots && html`<${Bar} label="Running" used=${slots[0]} total=${slots[1]} />`}
+      <${Bar} label="Prompts that hit" used=${path.hits_total} total=${path.prompts_total} />
+      <${Bar} label="Blocks found" used=${detail.matched_blocks_total} total=${detail.asked_blocks_total} />
       <dl>
         <div><dt>under way</dt><dd>${instance.num_active_requests}</dd></div>
         ${instance.num_held_leases > 0 && html`<div><dt>leases</dt><dd>${instance.num_held_leases}</dd></div>`}
-        ${facts(instance, detail).map(([name, value]) => html`<div><dt>${name}</dt><dd>${value}</dd></div>`)}
+        ${[...facts(instance, detail), ...tiers(path)].map(([name, value]) => html`<div><dt>${name}</dt><dd>${value}</dd></div>`)}
       </dl>
-      <${Heat} load=${instance.experts} />
+      <${Heat} what="expert" byLayer=${instance.experts?.hottest} />
+      <${Heat} what="rank" byLayer=${instance.experts?.imbalance} />
     </article>
   `;
 }
@@ -99,12 +103,20 @@ function facts(instance, detail) {
   return [...own, ...parts].map(([name, value]) => [name.replaceAll("_", " "), number(value)]);
 }
 
+/** Where the blocks of prompts that hit came from, nearest first. */
+const TIERS = [["host_blocks_total", "blocks from host memory"], ["fetched_blocks_total", "blocks from the store"],
+  ["relayed_blocks_total", "of them through other hosts"], ["late_blocks_total", "blocks too late"]];
+
+function tiers(path) {
+  return Number(path.prompts_total) ? TIERS.map(([name, text]) => [text, number(path[name])]) : [];
+}
+
 const isNumber = (value) => value !== "" && value !== null && typeof value !== "boolean" && !Array.isArray(value) && Number.isFinite(Number(value));
 
 function number(value) {
   if (typeof value === "boolean") return value ? "yes" : "no";
   const n = Number(value);
-  return Number.isInteger(n) ? n.toLocaleString("en") : n.toPrecision(3);
+  return Number.isInteger(n) || n >= 1000 ? Math.round(n).toLocaleString("en") : String(Number(n.toPrecision(3)));
 }
 
 function Bar({ label, used, total }) {
@@ -118,19 +130,19 @@ function Bar({ label, used, total }) {
   `;
 }
 
-/** The most loaded expert of each layer over the mean of its layer: one cell a layer. */
-function Heat({ load }) {
-  const layers = Object.entries(load?.hottest ?? {}).map(([layer, hottest]) => [Number(layer), Number(hottest)]);
+/** The most loaded of each layer over the mean of its layer: one cell a layer. */
+function Heat({ what, byLayer }) {
+  const layers = Object.entries(byLayer ?? {}).map(([layer, load]) => [Number(layer), Number(load)]);
   if (!layers.length) return null;
   layers.sort(([a], [b]) => a - b);
-  const most = Math.max(1, ...layers.map(([, hottest]) => hottest));
-  const text = `Most loaded expert by layer: up to ${most.toFixed(1)} times the mean`;
+  const most = Math.max(1, ...layers.map(([, load]) => load));
+  const text = `Most loaded ${what} by layer: up to ${most.toFixed(1)} times the mean`;
   return html`
     <figure class="heat">
       <figcaption>${text}</figcaption>
       <div class="heatrow" role="img" aria-label=${text}>
-        ${layers.map(([layer, hottest]) => html`<span title=${`layer ${layer}: ${hottest.toFixed(2)}`}
-          style=${{ opacity: (0.08 + 0.92 * hottest / most).toFixed(2) }}></span>`)}
+        ${layers.map(([layer, load]) => html`<span title=${`layer ${layer}: ${load.toFixed(2)}`}
+          style=${{ opacity: (0.08 + 0.92 * load / most).toFixed(2) }}></span>`)}
       </div>
     </figure>
   `;
