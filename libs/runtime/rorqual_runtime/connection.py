@@ -121,6 +121,22 @@ def sign_in(client: Client, servers: list[str], secrets_dir: Path | None) -> dic
     return {"signature_cb": key.sign, "tls": trusting_context(secrets_dir) if is_tls else None}
 
 
+async def ended_within(work: Coroutine[Any, Any, None], timeout_s: float) -> bool:
+    """Run to its end, or give it up: nats-py drops a cancellation that meets it in the midst of a
+    flush, and would try to connect for ever. Raises: what `work` does."""
+    task = asyncio.create_task(work)
+    try:
+        await asyncio.wait({task}, timeout=timeout_s)
+    finally:
+        while not task.done():
+            task.cancel()
+            await asyncio.wait({task}, timeout=POLL_S)
+    if task.cancelled():
+        return False
+    task.result()
+    return True
+
+
 class BrokerConnection:
     """Publish, request and subscribe that survive broker restarts.
 
@@ -158,30 +174,28 @@ class BrokerConnection:
         """Raises: Unavailable when no server let us in within `timeout_s`; Unsupported when the
         files that prove who we are can't be read."""
         identity = sign_in(self.client, servers, secrets_dir)
-        try:
-            async with asyncio.timeout(timeout_s):
-                await self.client.connect(
-                    servers,
-                    name=self._name,
-                    inbox_prefix=self._inbox_prefix,
-                    **identity,
-                    allow_reconnect=True,
-                    max_reconnect_attempts=-1,
-                    reconnect_time_wait=RECONNECT_WAIT_S,  # type: ignore[arg-type]
-                    connect_timeout=2,
-                    pending_size=4 * MAX_UNSENT_BYTES,
-                    flush_timeout=PUBLISH_TIMEOUT_S,
-                    ping_interval=PING_INTERVAL_S,
-                    max_outstanding_pings=MAX_PINGS,
-                    error_cb=self._note_error,
-                    disconnected_cb=self._note_disconnect,
-                    reconnected_cb=self._note_reconnect,
-                )
-        except TimeoutError:
+        connecting = self.client.connect(
+            servers,
+            name=self._name,
+            inbox_prefix=self._inbox_prefix,
+            **identity,
+            allow_reconnect=True,
+            max_reconnect_attempts=-1,
+            reconnect_time_wait=RECONNECT_WAIT_S,  # type: ignore[arg-type]
+            connect_timeout=2,
+            pending_size=4 * MAX_UNSENT_BYTES,
+            flush_timeout=PUBLISH_TIMEOUT_S,
+            ping_interval=PING_INTERVAL_S,
+            max_outstanding_pings=MAX_PINGS,
+            error_cb=self._note_error,
+            disconnected_cb=self._note_disconnect,
+            reconnected_cb=self._note_reconnect,
+        )
+        if not await ended_within(connecting, timeout_s):
             reason = f" ({self.client.last_error})" if self.client.last_error else ""
             await self.client.close()
             where = ", ".join(map(without_login, servers))
-            raise Unavailable(f"no NATS server at {where} within {timeout_s:g} s{reason}") from None
+            raise Unavailable(f"no NATS server at {where} within {timeout_s:g} s{reason}")
         self._inbox = self.client.new_inbox()
         await self.client.subscribe(f"{self._inbox}.*", cb=self._on_reply)
 
