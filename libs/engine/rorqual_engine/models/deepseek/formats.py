@@ -18,9 +18,9 @@ from dataclasses import dataclass
 from functools import cache
 
 import torch
-from torch.nn import functional
 
-from rorqual_engine.models.linear import Linear, by_rows
+from rorqual_engine.models.exact_rows import exact_rows
+from rorqual_engine.models.linear import Linear, by_rows, plain
 
 FP8_BLOCK = 128
 MX_GROUP = 32
@@ -104,7 +104,7 @@ class QuantizedLinear(Linear):
 
     def __call__(self, rows: torch.Tensor) -> torch.Tensor:
         weight = self.weight()
-        return by_rows(lambda part: functional.linear(part, weight), rows)
+        return by_rows(plain(weight, None), rows, exact_rows(plain, weight, None))
 
     def stored(self) -> list[torch.Tensor]:
         return [tensor for part in self._parts for tensor in (part.values, part.scales)]
