@@ -13,6 +13,7 @@ from rorqual_engine.models.drafts import Anchor
 from rorqual_engine.models.llama import LlamaModel
 from rorqual_engine.models.llama_draft import LlamaDraftConfig
 from rorqual_engine.models.options import LoadOptions
+from safetensors.torch import load_file
 
 from tests.support.llama_draft import DSPARK, add_draft
 from tests.support.tiny_llama import save_tiny_llama
@@ -44,7 +45,7 @@ def test_guesses_are_the_engines(tmp_path: Path) -> None:
     taps = model.seen([SequenceChunk(ids.numpy(), 0, pages)], cache, DSPARK["taps"])
     config = LlamaDraftConfig.find({"vocab_size": 512, "dspark_config": DSPARK}, 3)
     assert config is not None
-    embed = load_file_tensor(tmp_path, "model.embed_tokens.weight")
+    embed = load_file(tmp_path / "model.safetensors")["model.embed_tokens.weight"]
     draft = DraftModel(model.config, config, 256)
     anchors = torch.arange(20, 136)
     previous = ids[anchors[:, None] + torch.arange(BLOCK)]
@@ -61,11 +62,6 @@ def test_guesses_are_the_engines(tmp_path: Path) -> None:
         torch.testing.assert_close(found.logits[anchor - 20], expected.logits[0], **close)
         raw = expected.raw_confidences[0]
         torch.testing.assert_close(found.confidences[anchor - 20], raw, **close)
-
-
-def load_file_tensor(directory: Path, name: str) -> torch.Tensor:
-    _, files = run.load_frozen(directory)
-    return files.get(name).float()
 
 
 def test_gradients_are_those_of_the_plain_formula() -> None:
