@@ -125,3 +125,18 @@ def test_the_real_one_knows_every_option() -> None:
             [*command, subcommand, "--help"], capture_output=True, text=True, timeout=30
         )
         assert all(option in shown.stdout for option in options)
+
+
+@pytest.mark.parametrize("overrides", [[], ["compose.gpu.yaml"]])
+def test_the_real_one_reads_the_deployment(overrides: list[str]) -> None:
+    command = real_command()
+    if command is None:
+        pytest.skip("Docker Compose is not installed")
+    files = [f"--file={ROOT / name}" for name in ("compose.yaml", *overrides)]
+    read = subprocess.run(
+        [*command, *files, "--profile", "observability", "config", "--quiet"],
+        capture_output=True,
+        text=True,
+        timeout=30,
+    )
+    assert read.returncode == 0, read.stderr
