@@ -49,6 +49,8 @@ home of its own, so each would calibrate."""
 
 _REFUSAL = re.compile("permissions violation|noperm", re.IGNORECASE)
 """As NATS and Redis say it."""
+_LOSS = "the message bus is gone"
+_ANSWER = "_inbox."
 
 SERVERS = {"nats", "redis"}
 
@@ -179,9 +181,8 @@ class RunningFleet:
 
     def refused(self) -> list[str]:
         """What the servers did not let its processes do, as those logged it."""
-        logs = (self.home / "logs").glob("*.log*")
-        lines = [line for log in logs for line in log.read_text(errors="replace").splitlines()]
-        return [line for line in lines if _REFUSAL.search(line)]
+        logs = [log.read_text(errors="replace") for log in (self.home / "logs").glob("*.log*")]
+        return [line for log in logs for line in refusals(log)]
 
     def _call(self, coro: Coroutine[Any, Any, T], timeout_s: float) -> T:
         future = asyncio.run_coroutine_threadsafe(coro, self._loop)
@@ -190,6 +191,12 @@ class RunningFleet:
         except BaseException:
             future.cancel()
             raise
+
+
+def refusals(log: str) -> list[str]:
+    """Of one process. Who has lost the bus meanwhile may not answer what it was asked before."""
+    lines = [line for line in log.splitlines() if _REFUSAL.search(line)]
+    return [line for line in lines if not (_LOSS in log and _ANSWER in line)]
 
 
 FleetFactory = Callable[..., RunningFleet]
