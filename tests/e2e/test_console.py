@@ -200,12 +200,16 @@ def _long_answer(fleet: RunningFleet, number: int) -> int:
 def test_the_fleet_is_shown_and_everything_can_be_reached_by_keyboard(page: Any) -> None:
     page.keyboard.press("Tab")
     assert page.evaluate("document.activeElement.textContent") == "Skip to content"
+    ask(page, "Watch this closely. " * 60)  # of more than a block
     page.get_by_role("link", name="Fleet").focus()
     page.keyboard.press("Enter")
     page.get_by_text("Complete.").wait_for()
     for service in ("gateway", "recipe", "router", "prefill", "decode", "kvmeta"):
         page.get_by_role("region", name=service).wait_for()
-    page.get_by_role("meter", name="KV pages").first.wait_for()
+    for meter in ("KV pages", "Running", "Prompts that hit", "Blocks found"):
+        page.get_by_role("meter", name=meter).first.wait_for()
+    for fact in ("waiting by bucket lt16k", "waiting by bucket ge256k", "blocks from the store"):
+        page.locator("dt", has_text=fact).first.wait_for()
     page.get_by_role("cell", name="decode", exact=True).first.wait_for()
 
 
