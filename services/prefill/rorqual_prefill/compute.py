@@ -82,8 +82,8 @@ class PrefillEngine:
         self._refined = None if cost is None else Refinement.of(cost)
         self.tokens_per_s = 0.0 if cost is None else _tokens_per_s(cost, step_tokens)
         self.num_computed_tokens = 0
-        self.step_s = 0.0
-        """Expected time of the step under way; 0 = there is none."""
+        self._step_end_s = 0.0
+        """When the step under way should be done."""
 
     @property
     def cost(self) -> StepCost | None:
@@ -108,6 +108,10 @@ class PrefillEngine:
         with self._changed:
             prompts = list(self._waiting.values())
         return sum(chunk_cost_s(cost, p.num_remaining, p.num_done) for p in prompts)
+
+    def step_left_s(self) -> float:
+        """Expected seconds until the step under way is done; 0 = there is none, or it is late."""
+        return max(0.0, self._step_end_s - time.perf_counter())
 
     def start(self) -> None:
         """Begin to compute."""
@@ -153,7 +157,7 @@ class PrefillEngine:
                 log.exception("prefill step failed")
                 self._fail_step(err)
             finally:
-                self.step_s = 0.0
+                self._step_end_s = 0.0
                 with self._changed:
                     self._in_step.clear()
                     self._changed.notify_all()
@@ -203,7 +207,7 @@ class PrefillEngine:
             self._post(prompt.on_progress, prompt.num_remaining - num_tokens)
             if num_tokens == prompt.num_remaining:
                 self._post(_resolve, prompt.last_chunk_started, None)
-        self.step_s = self._expected_s(planned)
+        self._step_end_s = time.perf_counter() + self._expected_s(planned)
         return planned
 
     def _expected_s(self, planned: list[tuple[Prompt, int]]) -> float:

@@ -37,7 +37,7 @@ class RoomKeeper:
         cost: Callable[[], StepCost],
         running_s: Callable[[], float],
     ) -> None:
-        """running_s: expected time of the step under way."""
+        """running_s: until the step under way is expected to be done."""
         self._ctx = ctx
         self._service = service
         self._settings = settings

@@ -161,7 +161,7 @@ async def _build(
     )
     service = PrefillService(ports, gate, settings, ctx.clock)
     room = RoomKeeper(
-        ctx, service, settings, lambda: engine.assumed_cost, running_s=lambda: engine.step_s
+        ctx, service, settings, lambda: engine.assumed_cost, running_s=engine.step_left_s
     )
     return PrefillInstance(service, room, engine, cache, counts)
 

@@ -236,7 +236,7 @@ class LineKeeper:
         if not self.num_waiting or self._is_closing:
             return False
         cost = self._rooms.mean_cost()
-        heads, pullers = self._line.heads(), self._rooms.pullers(cost)
+        heads, pullers = self._line.heads(), self._rooms.pullers(cost, self._clock.monotonic_s())
         params = self._params(cost)
         choice: PullChoice = choose_pull(heads, pullers, self._fair, params)
         if choice.job_id is None or choice.instance_id is None:

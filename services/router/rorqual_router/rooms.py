@@ -21,6 +21,7 @@ class Room:
     pending_s: float
     longest_s: float
     running_s: float
+    """Until the step under way should be done, when this was said."""
     cost: StepCost
     served: tuple[int, ...]
     """Numbers of its length buckets."""
@@ -66,18 +67,18 @@ class Rooms:
             return STUDY_COST
         return StepCost(*(sum(values) / len(costs) for values in zip(*costs, strict=True)))
 
-    def pullers(self, cost: StepCost) -> list[Puller]:
+    def pullers(self, cost: StepCost, now_s: float) -> list[Puller]:
         """Who could take on something now; cost: the mean one, to tell speeds by."""
         return [
             Puller(
                 room.instance_id,
                 pending_s=room.pending_s,
                 longest_s=room.longest_s,
-                running_s=room.running_s,
+                running_s=max(0.0, room.running_s - (now_s - heard_s)),
                 speed=cost.a1_s / room.cost.a1_s,
                 a0_s=room.cost.a0_s,
                 served=room.served,
             )
-            for instance_id, (room, _) in sorted(self._rooms.items())
+            for instance_id, (room, heard_s) in sorted(self._rooms.items())
             if room.is_open and instance_id not in self._asked
         ]

@@ -112,6 +112,19 @@ async def test_a_short_prompt_does_not_wait_for_a_long_one(engine, model):
     assert number == 1, "the short prompt was not in the first step after its arrival"
 
 
+async def test_what_is_left_of_a_step_is_expected_while_it_runs_and_nothing_after_it(engine, model):
+    model.gate.clear()
+    computing = asyncio.create_task(compute(engine, make_prompt("p", 100, 0)))
+    await until(lambda: model.num_begun)
+    first_s = engine.step_left_s()
+    assert 0 < first_s <= 20.1
+    await asyncio.sleep(0.02)
+    assert engine.step_left_s() < first_s
+    model.gate.set()
+    await computing
+    await until(lambda: engine.step_left_s() == 0.0)
+
+
 async def test_after_withdrawal_the_engine_touches_nothing(engine, model):
     model.gate.clear()
     prompt = make_prompt("p", 5000, 0)
