@@ -68,6 +68,10 @@ def _add_shared(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--ranks", type=int, default=defaults.ranks_per_group, metavar="N", help="cards of a group"
     )
+    command.add_argument(
+        "--step-tokens", type=int, default=defaults.step_tokens, metavar="N",
+        help="most tokens of a card in one prefill step",
+    )  # fmt: skip
     command.add_argument("--seed", type=int, default=0, metavar="N", help="of session starts")
     for name, value, help_text in (
         ("speed", 1.0, "recorded time passes this much faster"),

@@ -26,6 +26,7 @@ def replay_options(options: argparse.Namespace) -> ReplayOptions:
         cost=cost,
         decode=decode,
         step_limit_s=options.step_limit,
+        step_tokens=options.step_tokens,
         rank_cache_s=options.rank_cache,
         policy=options.policy,
         num_prefill=options.prefill,

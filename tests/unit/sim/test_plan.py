@@ -79,7 +79,7 @@ def test_replay_writes_numbers_and_a_page(path, tmp_path):
     wanted = ["--json", str(numbers), "--html", str(page), "--fail", "decode:0@5+2"]
     wanted += ["--policy", "power-of-two", "--prices", str(prices)]
     with pytest.raises(SystemExit) as left:
-        main(["replay", str(path), "--ranks", "2", *wanted])
+        main(["replay", str(path), "--ranks", "2", "--step-tokens", "16384", *wanted])
     assert left.value.code == 0
     values = json.loads(numbers.read_text())
     assert values["num_requests"] == 450

@@ -171,6 +171,7 @@ def test_options_that_make_no_sense_are_refused():
         {"policy": "best"},
         {"num_decode": 0},
         {"speed": 0.0},
+        {"step_tokens": 64},
         {"policy": "rorqual", "rank_cache_s": 60.0},
     ):
         with pytest.raises(ValueError):

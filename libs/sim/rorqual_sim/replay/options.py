@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from rorqual_policy.blocks import BLOCK_TOKENS
 from rorqual_policy.placement import PlacementParams
 from rorqual_policy.prefill_policy import PREFILL_POLICIES, STEP_LIMIT_S
 from rorqual_policy.scaling import ScalingParams
@@ -114,5 +115,7 @@ class ReplayOptions:
         counts = self.num_prefill, self.num_decode, self.ranks_per_group, self.max_running
         if min(counts) < 1 or self.speed <= 0 or self.fetch_bytes_per_s <= 0:
             raise ValueError(f"need instances, ranks, speed and bandwidth > 0; got {self}")
+        if self.step_tokens < BLOCK_TOKENS:
+            raise ValueError(f"need step_tokens >= {BLOCK_TOKENS}, got {self.step_tokens}")
         if self.kv_bytes_per_token < 0 or self.replay_tokens < 0 or self.start_up_s < 0:
             raise ValueError(f"need sizes and times >= 0; got {self}")
