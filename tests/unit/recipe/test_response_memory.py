@@ -159,6 +159,25 @@ async def test_a_stored_response_is_read_and_deleted(service: Service) -> None:
         assert refusal(caught)["status"] == 404
 
 
+@pytest.mark.parametrize(
+    ("query", "refused"),
+    [
+        ({"stream": "true", "starting_after": "7"}, {"stream", "starting_after"}),
+        ({"stream": "false", "starting_after": "0"}, {"starting_after"}),
+    ],
+)
+async def test_a_stored_response_is_not_streamed_again(
+    service: Service, query: dict[str, str], refused: set[str]
+) -> None:
+    kept = await service.create()
+    with pytest.raises(RequestRefused) as caught:
+        await service.direct(RetrieveResponse(), kept["id"], **query)
+    assert {problem.param for problem in caught.value.problems} == refused
+    error = refusal(caught)
+    assert error["status"] == 400 and "Last-Event-ID" in error["message"]
+    assert await service.direct(RetrieveResponse(), kept["id"], stream="false") == kept
+
+
 async def test_input_items_are_listed_in_pages(service: Service) -> None:
     first = await service.create(input="one")
     items = [{"role": "user", "content": "two"}, {"role": "user", "content": "three"}]

@@ -35,11 +35,18 @@ class RetrieveResponse(_StoredResponses):
         self, body: bytes, resource: str, tenant: str, services: DirectServices
     ) -> tuple[int, bytes]:
         """See DirectProtocol.answer."""
-        query = read_json_object(body or b"{}")
-        if query.get("stream") not in (None, "false", "0", ""):
-            raise RequestRefused([unsupported("stream", "a stored response is not streamed again")])
+        if problems := _streaming_again(read_json_object(body or b"{}")):
+            raise RequestRefused(problems)
         stored = await _stored(resource, tenant, services)
         return 200, _encoded(stored.response)
+
+
+def _streaming_again(query: Mapping[str, Any]) -> list[Problem]:
+    """Wishes for events: a stored response has ended, and its stream is gone on with by its own
+    request."""
+    advice = "not supported here: a stream is gone on with by Idempotency-Key and Last-Event-ID"
+    wishes = {"stream": (None, "false", "0", ""), "starting_after": (None, "")}
+    return [unsupported(name, advice) for name, no in wishes.items() if query.get(name) not in no]
 
 
 class DeleteResponse(_StoredResponses):
