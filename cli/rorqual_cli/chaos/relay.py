@@ -34,6 +34,8 @@ class Relay:
             far_reader, far_writer = await asyncio.open_connection(HOST, self.target_port)
         except OSError:
             writer.close()
+            with contextlib.suppress(OSError):
+                await writer.wait_closed()
             return
         passes = self._passes
         for source, sink in ((reader, far_writer), (far_reader, writer)):

@@ -184,7 +184,7 @@ class Bus:
             subject,
             message.SerializeToString(),
             lambda answer_s: request_headers(min(end_s - time.monotonic(), answer_s)),
-            Patience(own_s, absent_s, left_s - own_s),
+            Patience(own_s, absent_s, left_s - own_s if outlasts_outages else None),
             again_s=again_s,
         )
         return parse_reply(reply_type, msg.data, msg.headers)

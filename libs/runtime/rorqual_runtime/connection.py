@@ -334,6 +334,8 @@ class BrokerConnection:
 
         Raises: DeadlineExceeded, Unavailable, RequestTooLarge.
         """
+        if self.is_connected and not self.is_settled:
+            patience.broker_is_back()
         while True:
             if not self.is_connected:
                 await self._outlast(patience)

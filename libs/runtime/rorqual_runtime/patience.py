@@ -16,16 +16,16 @@ FIRST_BACKOFF_S, MAX_BACKOFF_S = 0.005, 0.25
 class Patience:
     """Bounds of one request, in monotonic seconds.
 
-    timeout_s bounds the answer, absent_s the wait for somebody who serves the subject. With
-    outage_s the time without a broker does not count, up to that much; once it is back, both
-    bounds begin anew, and are REJOIN_S at least.
+    timeout_s bounds the answer, absent_s the wait for somebody who serves the subject. Unless
+    outage_s is None, the time without a broker does not count, up to that much; once it is back, or
+    if it was away until just now, both bounds begin anew, and are REJOIN_S at least.
     """
 
-    def __init__(self, timeout_s: float, absent_s: float, outage_s: float = 0.0) -> None:
+    def __init__(self, timeout_s: float, absent_s: float, outage_s: float | None = None) -> None:
         self.timeout_s = timeout_s
         self._absent_s = absent_s
         self._outage_s = outage_s
-        self._end_s = time.monotonic() + timeout_s + outage_s
+        self._end_s = time.monotonic() + timeout_s + (outage_s or 0.0)
         self._answer_until_s = self._absent_until_s = 0.0
         self._pause_s = FIRST_BACKOFF_S
         self._begin(timeout_s, absent_s)
@@ -43,7 +43,7 @@ class Patience:
 
     def broker_is_back(self) -> None:
         """It was away: whoever was asked has to be asked again, and may not be back yet."""
-        least_s = REJOIN_S if self._outage_s else 0.0
+        least_s = 0.0 if self._outage_s is None else REJOIN_S
         self._begin(max(self.timeout_s, least_s), max(self._absent_s, least_s))
 
     async def pause(self) -> bool:

@@ -98,6 +98,11 @@ def decode_drop_runs(decode_id: str) -> str:
     return _subject("decode", "drop_runs", decode_id)
 
 
+def decode_repeat() -> str:
+    """Asks all decode instances to tell an instance of recipe again what they told it last."""
+    return _subject("decode", "repeat")
+
+
 def decode_read(decode_id: str) -> str:
     """Asks one decode instance to read stored blocks."""
     return _subject("decode", "read", decode_id)

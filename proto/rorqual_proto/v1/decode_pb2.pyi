@@ -141,6 +141,12 @@ class DropRunsRequest(_message.Message):
     before_run: int
     def __init__(self, request_id: _Optional[str] = ..., choice_index: _Optional[int] = ..., before_run: _Optional[int] = ...) -> None: ...
 
+class RepeatTokensRequest(_message.Message):
+    __slots__ = ("recipe_ids",)
+    RECIPE_IDS_FIELD_NUMBER: _ClassVar[int]
+    recipe_ids: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, recipe_ids: _Optional[_Iterable[str]] = ...) -> None: ...
+
 class BlockReadRequest(_message.Message):
     __slots__ = ("model_fingerprint", "packed_keys")
     MODEL_FINGERPRINT_FIELD_NUMBER: _ClassVar[int]

@@ -39,6 +39,7 @@ HandoverReplyMessage = decode_pb2.HandoverReply
 ResendMessage = decode_pb2.ResendRequest
 ResendReplyMessage = decode_pb2.ResendReply
 DropRunsMessage = decode_pb2.DropRunsRequest
+RepeatMessage = decode_pb2.RepeatTokensRequest
 CancelMessage = router_pb2.CancelRequest
 CompileReplyMessage = grammar_pb2.CompileReply
 RegisterReplyMessage = kvmeta_pb2.RegisterBlocksReply

@@ -45,7 +45,9 @@ from rorqual_decode.running import Running
 from rorqual_decode.settings import DecodeSettings
 
 _SWEEP_S = 0.25
-_RECENT_S = 5.0
+_RECENT_S = 15.0
+"""What ended in this time may have been sent over a connection that was broken already: that takes
+seconds to be noticed."""
 _FLUSH_S = 2.0
 
 log = get_logger(__name__)
@@ -146,6 +148,13 @@ class DecodeService:
             for entry in self._entries.values()
             if entry.is_active or now_s - entry.stream.finished_monotonic_s < _RECENT_S
         )
+
+    async def on_repeat(self, request: convert.RepeatMessage, context: MessageContext) -> None:
+        """Readers that were cut off may not even know that what they wait for is here: each stream
+        tells them its last again, and they ask for what was before it."""
+        recipe_ids = set(request.recipe_ids)
+        streams = (entry.stream for entry in self._entries.values())
+        self._publisher.resubmit(s for s in streams if s.spec.recipe_id in recipe_ids)
 
     # The engine's output
 

@@ -226,6 +226,7 @@ async def _serve(ctx: ServiceContext, instance: DecodeInstance, model: CausalMod
     await bus.subscribe(
         subjects.decode_drop_runs(ctx.instance_id), convert.DropRunsMessage, service.on_drop_runs
     )
+    await bus.subscribe(subjects.decode_repeat(), convert.RepeatMessage, service.on_repeat)
     await bus.serve(
         subjects.decode_resend(ctx.instance_id),
         convert.ResendMessage,

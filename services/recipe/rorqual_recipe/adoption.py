@@ -69,6 +69,11 @@ class Adoption:
                     subjects.recipe_tokens(lost_id), TokenBatch, self._on_tokens
                 )
 
+    @property
+    def lost_ids(self) -> Sequence[str]:
+        """Instances whose tokens are listened to here."""
+        return list(self._subscriptions)
+
     async def let_go(self) -> None:
         """Stop listening for instances none of whose answers is left."""
         wanted = {s.taken_over.lost_recipe_id for s in self._streams if s.taken_over}

@@ -25,6 +25,7 @@ from rorqual_recipe.convert import (
     LoadReport,
     ProtocolError,
     RenderErrorRequest,
+    RepeatTokensRequest,
     ResendEventsReply,
     ResendEventsRequest,
     TokenBatch,
@@ -122,6 +123,7 @@ class RecipeService:
         await bus.serve(
             subjects.recipe_encode(), EncodeRequest, EncodeReply, self.on_encode, name="encode"
         )
+        bus.connection.on_reconnect(self.on_reconnect)
         self._ctx.report_load(self._fill_report)
         self._ctx.track(self._watch.run())
         self._ctx.track(self._sweep_for_ever())
@@ -209,6 +211,17 @@ class RecipeService:
             if stream is not None:
                 self._absorb(stream, delta, batch.decode_id, batch.incarnation, outbox)
         await self._publisher.send(outbox)
+
+    async def on_reconnect(self) -> None:
+        """Tokens that came meanwhile went nowhere, maybe all of an answer and the word of who has
+        it."""
+        wanted = [self._ctx.instance_id, *self._adoption.lost_ids]
+        try:
+            await self._ctx.bus.publish(
+                subjects.decode_repeat(), RepeatTokensRequest(recipe_ids=wanted)
+            )
+        except ServingError:
+            log.info("decode is not asked to repeat: the bus is away again")
 
     async def on_cancel(self, request: CancelRequest, context: MessageContext) -> None:
         """Forget a request. A single choice's cancel is for decode only: we know it already."""

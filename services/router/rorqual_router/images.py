@@ -105,6 +105,7 @@ class ImageEncoder:
                 VisionEncodeReply,
                 timeout_s=self._settings.vision_timeout_s,
                 absent_timeout_s=_ABSENT_S,
+                outlasts_outages=True,
                 again_s=AGAIN_S,
             )
         )
@@ -118,9 +119,10 @@ class ImageEncoder:
         return embeddings_from_wire(asking.result(), image)
 
     async def _answered(self, asking: asyncio.Task[VisionEncodeReply], vision_id: str) -> None:
-        """Wait for an answer, no longer than the instance lives. Raises: Unavailable."""
+        """Wait for an answer, no longer than the instance lives; while the broker is away nobody
+        knows whether it does. Raises: Unavailable."""
         while not (await asyncio.wait({asking}, timeout=_WATCH_S))[0]:
-            if self._fleet.is_silent("vision", vision_id):
+            if self._bus.is_settled and self._fleet.is_silent("vision", vision_id):
                 raise Unavailable(f"vision instance {vision_id} is gone")
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import pytest_asyncio
+from rorqual_cli.chaos.relay import open_relay
 from rorqual_proto.v1 import decode_pb2, generation_pb2, recipe_pb2, router_pb2, tensor_pb2
 from rorqual_recipe import intake
 from rorqual_runtime import subjects
@@ -43,6 +44,10 @@ class Peer:
         self.cancels: list[router_pb2.CancelRequest] = []
         self.submitted: list[generation_pb2.Generation] = []
         self.dropped: list[decode_pb2.DropRunsRequest] = []
+        self.repeats: list[list[str]] = []
+        """Whose tokens were to be told again."""
+        self.tokens: dict[str, decode_pb2.TokenDelta] = {}
+        """Of requests of which decode has more than it has sent."""
         self.lost: set[str] = set()
         """Requests that decode does not know."""
 
@@ -53,6 +58,9 @@ class Peer:
         await bus.subscribe(subjects.cancel(), router_pb2.CancelRequest, self._on_cancel)
         drop = subjects.decode_drop_runs("decode-x")
         await bus.subscribe(drop, decode_pb2.DropRunsRequest, self._on_drop)
+        await bus.subscribe(
+            subjects.decode_repeat(), decode_pb2.RepeatTokensRequest, self._on_repeat
+        )
         await bus.serve(
             subjects.decode_resend("decode-x"),
             decode_pb2.ResendRequest,
@@ -71,8 +79,10 @@ class Peer:
     async def _on_resend(self, request, context):
         if request.request_id in self.lost:
             raise NotFound("no such tokens are kept here")
-        nothing_new = delta(request.request_id, request.from_seq)
-        return decode_pb2.ResendReply(delta=nothing_new)
+        known = self.tokens.get(request.request_id)
+        if known is None:
+            known = delta(request.request_id, request.from_seq)  # nothing new
+        return decode_pb2.ResendReply(delta=known)
 
     async def _on_submit(self, request, context):
         self.submitted += request.generations
@@ -80,6 +90,9 @@ class Peer:
 
     async def _on_drop(self, request, context) -> None:
         self.dropped.append(request)
+
+    async def _on_repeat(self, request, context) -> None:
+        self.repeats.append(list(request.recipe_ids))
 
     async def _on_events(self, batch, context) -> None:
         self.batches.append(batch)
@@ -250,6 +263,28 @@ async def _ends_well(peer: Peer, request_id: str, run: int, seq: int) -> None:
     end = peer._streams()[-1]
     assert (end.error.http_status, end.usage.completion_tokens) == (0, seq + 1)
     assert not peer.cancels
+
+
+async def test_an_answer_that_came_while_its_recipe_was_cut_off_is_told_again(
+    runtime_settings: RuntimeSettings, tmp_path: Path
+) -> None:
+    model_dir = make_chat_model_dir(tmp_path / "model")
+    async with open_relay() as relay, open_service("peer", runtime_settings) as ctx:
+        relay.target_port = int(runtime_settings.nats_url.rpartition(":")[2])
+        relayed = {"nats_url": f"nats://127.0.0.1:{relay.port}"}
+        async with running_recipe(runtime_settings.model_copy(update=relayed), model_dir) as recipe:
+            peer = Peer(ctx, recipe)
+            await peer.start()
+            await peer.encode("r", stream=True)
+            relay.freeze()
+            ends = decode_pb2.FINISH_REASON_LENGTH
+            peer.tokens["r"] = delta("r", 0, 300, 301, 302, finish_reason=ends)
+            await peer.send(peer.tokens["r"])  # into the void
+            await until(lambda: peer.repeats, "it to be back")
+            assert peer.repeats == [[recipe.ctx.instance_id]]
+            await peer.send(delta("r", 2, 302, finish_reason=ends))
+            await until(lambda: any(stream.done for stream in peer._streams()), "the end")
+            assert peer._streams()[-1].usage.completion_tokens == 3
 
 
 async def test_tokens_that_decode_no_longer_has_are_generated_again(peer: Peer) -> None:

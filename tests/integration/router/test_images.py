@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
+from rorqual_cli.chaos.relay import open_relay
 from rorqual_policy import ImageSpan, block_keys, image_work
 from rorqual_proto.v1 import generation_pb2, load_pb2, router_pb2, tensor_pb2, vision_pb2
 from rorqual_runtime import subjects
@@ -170,6 +171,30 @@ async def test_an_instance_that_dies_while_it_is_asked_is_not_waited_for(
         await soon(submitting)
     (job,) = await client.jobs()
     assert [ticket.owner_id for ticket in job.image_embeddings] == ["v2"]
+
+
+async def test_an_instance_that_is_back_later_than_we_are_is_waited_for(
+    runtime_settings, nats_server, fleet, client
+):
+    async with open_relay() as relay, running_router(runtime_settings, silent_s=1.5) as router:
+        relay.target_port = port = int(nats_server.url.rpartition(":")[2])
+        relayed = {"nats_url": f"nats://127.0.0.1:{relay.port}"}
+        far = await Bus.connect(runtime_settings.model_copy(update=relayed), "vision")
+        vision = FakeVision(far, fleet, delay_s=600)
+        await vision.add("v1")
+        await fleet.heard_by(router)
+        submitting = asyncio.create_task(client.submit(seeing(image(0))))
+        await until(lambda: vision.asked)
+        vision.delay_s, relay.target_port = 0, 0
+        await nats_server.kill()
+        await nats_server.restart()
+        await fleet.heard_by(router)
+        assert not (await asyncio.wait({submitting}, timeout=2.0))[0], submitting
+        relay.target_port = port
+        await soon(submitting)
+        await far.close()
+    (job,) = await client.jobs()
+    assert [ticket.owner_id for ticket in job.image_embeddings] == ["v1"]
 
 
 async def test_an_image_that_can_not_be_encoded_names_its_field(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -26,13 +27,13 @@ from rorqual_decode.service import DecodeService
 from rorqual_decode.settings import DecodeSettings
 from rorqual_decode.taking_out import take_out
 from rorqual_engine.speculation import NoDrafter
-from rorqual_proto.v1 import generation_pb2, router_pb2
+from rorqual_proto.v1 import decode_pb2, generation_pb2, router_pb2
 from rorqual_runtime.cancelled import Phase
 from rorqual_runtime.clock import WallClock
 from rorqual_runtime.context import MessageContext
 from rorqual_runtime.errors import Cancelled, ErrorCode, Unavailable
 
-from tests.support.waiting import soon, until
+from tests.support.waiting import WAIT_S, soon, until
 from tests.unit.decode.markov import sequence
 
 
@@ -268,3 +269,17 @@ async def test_cancels_count_by_where_the_generation_was(place) -> None:
     counted = place.service.load_facts().num_cancelled
     assert counted == {Phase.DECODE: 1, Phase.MIGRATING: 1}
     assert place.service.num_active == 0
+
+
+async def test_who_was_cut_off_is_told_again_what_it_was_told_last_and_nobody_else(place) -> None:
+    cut_off, whole, heard = await place.opened(3)
+    heard.stream.spec = replace(heard.stream.spec, recipe_id="recipe-2")
+    place.service._cancel(whole.key.choice, FinishReason.STOP)
+    place.publisher.submit(whole.stream)
+    assert await place.publisher.flush(WAIT_S)
+    place.sent.clear()
+    request = decode_pb2.RepeatTokensRequest(recipe_ids=["recipe-0", cut_off.stream.spec.recipe_id])
+    await place.service.on_repeat(request, MessageContext())
+    assert await place.publisher.flush(WAIT_S)
+    told = [(s.stream.spec.key, s.start, s.end, s.with_finish) for s in place.sent]
+    assert told == [(cut_off.key, 0, 1, False), (whole.key, 1, 1, True)]

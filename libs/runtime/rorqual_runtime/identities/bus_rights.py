@@ -56,7 +56,7 @@ BUS_RIGHTS: dict[str, BusRights] = {
     "recipe": BusRights(
         sends=(
             *(s.gateway_events(_ANY), s.cancel(), s.decode_resend(_ANY), s.vision_prepare()),
-            *(s.decode_drop_runs(_ANY), s.router_submit(), *_DISCOVERS),
+            *(s.decode_drop_runs(_ANY), s.decode_repeat(), s.router_submit(), *_DISCOVERS),
         ),
         receives=(
             *(s.recipe_encode(), s.recipe_take_over(_ANY), s.recipe_resend(_ANY)),
@@ -97,7 +97,7 @@ BUS_RIGHTS: dict[str, BusRights] = {
         ),
         receives=(
             *(s.decode_handover(_ANY), s.decode_resend(_ANY), s.decode_read(_ANY)),
-            s.decode_drop_runs(_ANY),
+            *(s.decode_drop_runs(_ANY), s.decode_repeat()),
             *(s.kvmeta_drop(), s.kvmeta_hold(), s.window_fetch(_ANY), s.cancel()),
         ),
     ),
