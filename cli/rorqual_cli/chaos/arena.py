@@ -117,6 +117,7 @@ def _options(
         ready_timeout_s=300.0,
         env={
             "RORQUAL_PREFILL_CALIBRATE_S": "0",
+            "RORQUAL_PREFILL_MAX_ACTIVE": "16",  # window slots that are all in use within minutes
             "RORQUAL_KVMETA_TEND_INTERVAL_S": "0.5",  # how soon it counts leases anew
             "RORQUAL_KVMETA_LEASE_S": "10",  # of those whose holder was cut off, the longest wait
             "RORQUAL_ROUTER_EXACT_PREFIXES": "1",  # or a lost window would change answers

@@ -1,7 +1,6 @@
 """`python -m rorqual_recipe`: wiring only."""
 
 import asyncio
-import gc
 
 from rorqual_runtime.identities.files import sign_in_url
 from rorqual_runtime.service import open_service, run, run_until_signal
@@ -21,7 +20,6 @@ async def main() -> None:
         open_memory(ctx.clock, _redis_url(runtime), settings) as memory,
     ):
         model = await asyncio.to_thread(load_served_model, settings)
-        gc.freeze()  # the vocabulary stays: no collection need visit it while a request waits
         service = RecipeService(ctx, settings, model, memory)
         await service.start()
         ctx.mark_ready()
