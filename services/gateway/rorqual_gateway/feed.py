@@ -118,8 +118,16 @@ class EventFeed:
             self._unreachable_since_s, self._last_answer_s = None, now_s
         elif self._unreachable_since_s is None:
             self._unreachable_since_s = now_s
-        elif now_s - self._unreachable_since_s > self._settings.take_over_after_s:
+        elif now_s - self._unreachable_since_s > self._patience_s(error):
             await self._have_it_taken_over(error)
+
+    def _patience_s(self, error: ServingError) -> float:
+        """With an instance that can't be reached: one that has gone answers nobody, one that is
+        slow may yet answer us."""
+        is_absent = isinstance(error, Unavailable)
+        settings = self._settings
+        absent_s = settings.take_over_absent_s if is_absent else settings.take_over_after_s
+        return min(absent_s, settings.take_over_after_s)
 
     async def _have_it_taken_over(self, cause: ServingError) -> None:
         """Another instance of recipe goes on. Raises: Unavailable when none can."""

@@ -70,13 +70,16 @@ class GatewaySettings(BaseSettings):
         3.0, gt=0, description="silence after which recipe is asked for what was missed"
     )
     begun_silence_probe_s: float = Field(
-        1.0, gt=0, description="the same in the midst of an answer, if that is sooner"
+        0.5, gt=0, description="the same in the midst of an answer, if that is sooner"
     )
     lost_after_s: float = Field(
         15.0, gt=0, description="time without any answer from recipe before a request is lost"
     )
     take_over_after_s: float = Field(
         1.5, gt=0, description="time recipe can't be reached before another takes an answer over"
+    )
+    take_over_absent_s: float = Field(
+        0.25, gt=0, description="the same once nobody of its name is on the bus, if that is sooner"
     )
     take_over_timeout_s: float = Field(
         3.0, gt=0, description="wait for one instance to take an answer over; then another is asked"

@@ -15,6 +15,8 @@ from rorqual_recipe.streams import RequestStream
 
 TICK_S = 0.1
 ANSWER_S = 1.0
+AGAIN_S = 0.2
+"""One that died with our question gives no answer; to the next one the broker does."""
 
 
 class DecodeWatch:
@@ -102,6 +104,7 @@ class DecodeWatch:
             ResendReply,
             timeout_s=ANSWER_S,
             absent_timeout_s=0.0,
+            again_s=AGAIN_S,
         )
         self.heard(decode_id)
         if self._streams.get(stream.request_id) is stream:

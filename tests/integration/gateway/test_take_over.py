@@ -128,6 +128,24 @@ async def test_another_instance_goes_on(
     assert len(fleet.backend.submitted) == 2 * (2 if "n" in REQUESTS[path] else 1)
 
 
+async def test_who_has_left_the_bus_is_not_waited_for_as_long_as_who_is_slow(
+    start_fleet, runtime_settings: RuntimeSettings, chat_model_dir: Path
+) -> None:
+    fleet = await start_fleet(silence_probe_s=0.2, take_over_after_s=600.0)
+    tokens = [[token] for token in fleet.tokens(TEXT)]
+    fleet.backend.play = lambda _g: Playback(tokens, pause_s=0.01)
+    path = "/v1/chat/completions"
+    whole = await answer_of(fleet, path, stream=True)
+    async with running_recipe(runtime_settings, chat_model_dir) as second:
+
+        async def lose() -> None:
+            victim = fleet.recipe if fleet.recipe.service.num_active else second
+            await victim.ctx.bus.close()
+
+        resumed = await answer_of(fleet, path, stream=True, lose=lose, after_bytes=3000)
+    assert told(resumed) == told(whole)
+
+
 @pytest.mark.parametrize("path", REQUESTS)
 async def test_an_answer_survives_two_lost_instances(
     start_fleet, runtime_settings: RuntimeSettings, chat_model_dir: Path, path: str
