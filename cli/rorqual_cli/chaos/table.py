@@ -24,11 +24,20 @@ Stalls are those of the streams in mid-answer when the fault struck. Load is the
 of the last minute at the end of the row; it has {num_cores} cores.
 
 {num_rows} of {num_faults} faults have a row; the others have not been measured. A row with
-something lost, wrong or leaked is open.
+something lost, wrong or leaked is open. Of the stalls the goal is a P50 of {p50_goal_s:g} s and a
+longest of {worst_goal_s:g} s{over}.
+
+What is stopped or cut off is given up after 3 s of silence, lest an instance that is only slow
+counts as dead, and its answers are then computed again elsewhere: the busier the machine, the
+longer that takes. The streams of a gateway that is stopped wait for as long as it is; their clients
+may leave it and go on at another one.
 
 | fault | requests | lost | wrong | leaked | resumed | P50 stall | longest | whole again | load |
 |---|---|---|---|---|---|---|---|---|---|
 """
+
+P50_GOAL_S, WORST_GOAL_S = 1.0, 5.0
+_P50_CELL, _WORST_CELL = 6, 7
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,9 +58,30 @@ def render_table(
     lines |= {row.fault.name: _line(row) for row in rows}
     known = [lines[fault.name] for fault in TABLE if fault.name in lines]
     head = _HEAD.format(
-        num_clients=num_clients, num_cores=num_cores, num_rows=len(known), num_faults=len(TABLE)
+        num_clients=num_clients,
+        num_cores=num_cores,
+        num_rows=len(known),
+        num_faults=len(TABLE),
+        p50_goal_s=P50_GOAL_S,
+        worst_goal_s=WORST_GOAL_S,
+        over=_over_goals(known),
     )
     return head + "".join(known)
+
+
+def _over_goals(lines: Sequence[str]) -> str:
+    over = [name for name, p50_s, worst_s in map(_stalls_in, lines) if _is_over(p50_s, worst_s)]
+    return "; over one of them: " + "; ".join(f"`{name}`" for name in over) if over else ""
+
+
+def _is_over(p50_s: float, worst_s: float) -> bool:
+    return p50_s > P50_GOAL_S or worst_s > WORST_GOAL_S
+
+
+def _stalls_in(line: str) -> tuple[str, float, float]:
+    cells = line.removeprefix("| ").split(" | ")
+    p50_s, worst_s = (float(cells[at].split()[0]) for at in (_P50_CELL, _WORST_CELL))
+    return cells[0], p50_s, worst_s
 
 
 def _name_in(line: str) -> str:

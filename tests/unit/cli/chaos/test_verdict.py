@@ -63,3 +63,16 @@ def test_rows_of_other_faults_stay() -> None:
     both = render_table([decode], num_clients=32, num_cores=2, earlier=first)
     assert both == render_table([router, decode], num_clients=32, num_cores=2)
     assert both == render_table([router], num_clients=32, num_cores=2, earlier=both)
+
+
+def test_the_page_names_what_is_over_a_goal() -> None:
+    rows = [
+        Row(Fault(Kind.KILL, target), Verdict(40, 0, 0, 0, 0, worst_s, p50_s), 1.0, 2.0)
+        for target, p50_s, worst_s in (
+            *(("decode-1", 1.1, 2.0), ("router-1", 1.0, 5.0)),
+            ("recipe-1", 0.1, 5.1),
+        )
+    ]
+    page = render_table(rows, num_clients=32, num_cores=2)
+    assert "over one of them: `decode-1: kill -9`; `recipe-1: kill -9`." in page
+    assert "over one of them" not in render_table(rows[1:2], num_clients=32, num_cores=2)
