@@ -41,6 +41,7 @@ class _Maker:
     def __init__(self, rng: random.Random) -> None:
         self._rng = rng
         self._definitions: dict[str, Schema] = {}
+        self._being_made: set[str] = set()
 
     def object(self, depth: int) -> Schema:
         """An object of some properties; at the root with all definitions that were used."""
@@ -60,7 +61,10 @@ class _Maker:
     def any(self, depth: int) -> Schema:
         """A schema of any kind; deep down only plain ones."""
         plain = (self._string, self._number, self._integer, self._boolean, self._enum, self._const)
-        deep = (self.object, self._array, self._tuple, self._union, self._reference, self._types)
+        deep = (
+            *(self.object, self._array, self._tuple, self._union, self._reference, self._types),
+            self._map,
+        )
         kinds: tuple[Callable[[int], Schema], ...] = plain if depth >= 3 else (*plain, *deep)
         schema = self._rng.choice(kinds)(depth)
         if self._rng.random() < 0.2:
@@ -73,7 +77,8 @@ class _Maker:
         if kind == "pattern":
             return {"type": "string", "pattern": rng.choice(_PATTERNS)}
         if kind == "format":
-            return {"type": "string", "format": rng.choice(_FORMATS)}
+            least: Schema = {"minLength": 1} if rng.random() < 0.2 else {}
+            return {"type": "string", "format": rng.choice(_FORMATS), **least}
         least = rng.randint(0, 4) if kind == "length" else 0
         bounds = {"minLength": least} if kind == "length" else {}
         return {"type": "string", **bounds, "maxLength": least + rng.randint(0, 12)}
@@ -90,7 +95,8 @@ class _Maker:
             return {"type": "integer"}
         low = rng.randint(-50, 50)
         keys = rng.choice((("minimum", "maximum"), ("exclusiveMinimum", "exclusiveMaximum")))
-        return {"type": "integer", keys[0]: low, keys[1]: low + rng.randint(2, 1000)}
+        step = {"multipleOf": rng.choice((2, 3, 10))} if rng.random() < 0.2 else {}
+        return {"type": "integer", keys[0]: low, keys[1]: low + rng.randint(25, 1000), **step}
 
     def _boolean(self, depth: int) -> Schema:
         return {"type": self._rng.choice(("boolean", "null"))}
@@ -119,14 +125,31 @@ class _Maker:
             return {"allOf": [parts[0]]}
         return {"anyOf": parts}
 
+    def _map(self, depth: int) -> Schema:
+        """Names that the model chooses."""
+        rng = self._rng
+        least = rng.randint(0, 1)
+        counts = {"minProperties": least, "maxProperties": least + rng.randint(1, 2)}
+        value = self.any(depth + 1)
+        how: Schema = rng.choice(
+            (
+                {"additionalProperties": value},
+                {"patternProperties": {"^[a-z]{1,5}$": value}, "additionalProperties": False},
+                {"propertyNames": {"pattern": "^[a-z]{2,6}$"}, "additionalProperties": value},
+            )
+        )
+        return {"type": "object", **how, **counts}
+
     def _types(self, depth: int) -> Schema:
         return {"type": self._rng.sample(["null", "boolean", "integer"], 2)}
 
     def _reference(self, depth: int) -> Schema:
         """To a definition; some of them contain themselves, behind something optional."""
         name = f"d{self._rng.randint(0, 2)}"
+        if name in self._being_made:
+            return self._boolean(depth)  # a value that needs itself has no end
         if name not in self._definitions:
-            self._definitions[name] = {"type": "boolean"}  # stands in while it is made
+            self._being_made.add(name)
             made = self.any(max(depth + 1, 2))
             if self._rng.random() < 0.4:
                 made = {
@@ -135,5 +158,6 @@ class _Maker:
                     "required": ["value"],
                     "additionalProperties": False,
                 }
+            self._being_made.remove(name)
             self._definitions[name] = made
         return {"$ref": f"#/$defs/{name}"}

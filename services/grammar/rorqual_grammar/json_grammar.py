@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import json
 import re
+from typing import Any
 
 import xgrammar
 
+from rorqual_grammar.formats import write_out
 from rorqual_grammar.grammar_text import grammar_text
 from rorqual_grammar.rejection import BadConstraint, UnenforceableConstraint
-from rorqual_grammar.schema_check import find_patterns, find_unenforced
+from rorqual_grammar.schema_check import find_patterns, find_unenforced, subschemas
 
 ANY_OBJECT = '{"type":"object"}'
 _BOUNDED_CHARACTER = re.compile(r'^(\S+ ::= \(\(\[\^)(\\"\\\\\\r\\n\]\)\))$', re.MULTILINE)
@@ -26,19 +28,31 @@ def schema_grammar(source: str) -> xgrammar.Grammar:
 
     Raises: BadConstraint; RuntimeError with the compiler's words.
     """
-    _check(source)
-    grammar = xgrammar.Grammar.from_json_schema(source, any_whitespace=False)
+    schema = _parsed(source)
+    _check(schema)
+    enforced = _unparsed(schema) if write_out(subschemas(schema)) else source
+    grammar = xgrammar.Grammar.from_json_schema(enforced, any_whitespace=False)
     rules, num_changed = _BOUNDED_CHARACTER.subn(r"\1\\0-\\x1f\2", grammar_text(grammar))
     return xgrammar.Grammar.from_ebnf(rules) if num_changed else grammar
 
 
-def _check(source: str) -> None:
+def _parsed(source: str) -> Any:
     try:
-        schema = json.loads(source)
+        return json.loads(source)
     except RecursionError:
         raise BadConstraint("the schema is nested too deeply") from None
     except ValueError as error:
         raise BadConstraint(f"the schema is not JSON: {error}") from error
+
+
+def _unparsed(schema: Any) -> str:
+    try:
+        return json.dumps(schema)
+    except RecursionError:
+        raise BadConstraint("the schema is nested too deeply") from None
+
+
+def _check(schema: Any) -> None:
     problem = find_unenforced(schema)
     if problem:
         raise UnenforceableConstraint(problem)

@@ -26,6 +26,21 @@ STRING = {"type": "string"}
         ({"anyOf": [STRING], "required": ["a"]}, "beside 'anyOf'"),
         ({"type": "string", "pattern": "a", "maxLength": 3}, "beside 'pattern'"),
         ({"properties": {"a": STRING}, "required": ["a", "b"]}, "names 'b'"),
+        ({"type": "object", "required": ["a"]}, "names 'a'"),
+        ({"minimum": 5}, "'minimum' without 'type'"),
+        ({"pattern": "a", "properties": {}}, "'pattern' without 'type'"),
+        ({"minItems": 1}, "'minItems' without 'type'"),
+        ({"type": "string", "enum": ["a", None]}, "has None"),
+        ({"type": "integer", "enum": [1, 2.5]}, "has 2.5"),
+        ({"type": ["number", "null"], "const": True}, "has True"),
+        ({"enum": [1, 300], "maximum": 5}, "'maximum' beside 'enum'"),
+        ({"enum": ["a"], "const": "b"}, "'const' beside 'enum'"),
+        ({"type": "number", "multipleOf": 2}, "for integers only"),
+        ({"type": ["null", "number"], "multipleOf": 2}, "for integers only"),
+        ({"type": "integer", "multipleOf": 1.5}, "no integer"),
+        ({"properties": {"a": STRING}, "patternProperties": {"^a": {}}}, "beside 'properties'"),
+        ({"properties": {"a": STRING}, "propertyNames": STRING}, "beside 'properties'"),
+        ({"type": "object", "minProperties": 2}, "named properties only"),
     ],
 )
 def test_an_unenforced_keyword_is_named_with_its_place(schema: Any, says: str) -> None:
@@ -46,6 +61,13 @@ def test_an_unenforced_keyword_is_named_with_its_place(schema: Any, says: str) -
         {"$ref": "#/$defs/a", "description": "d", "$defs": {"a": STRING}},
         {"anyOf": [STRING, {"type": "null"}], "title": "t", "default": None},
         {"type": "object", "patternProperties": {"^a": STRING}, "minProperties": 1},
+        {"properties": {"a": STRING, "b": {}}, "minProperties": 2, "additionalProperties": False},
+        {"type": ["string", "null"], "enum": ["a", None]},
+        {"type": "integer", "enum": [1, 2.0]},
+        {"type": "number", "enum": [1, 2.5], "description": "d"},
+        {"type": ["integer", "null"], "multipleOf": 3, "minimum": 2},
+        {"items": STRING, "minItems": 2},
+        {"type": "object", "propertyNames": {"pattern": "^a$"}},
     ],
 )
 def test_what_is_enforced_passes(schema: Any) -> None:
@@ -62,7 +84,7 @@ def test_depth_is_no_danger() -> None:
 @pytest.mark.parametrize("pattern", ["(?=a)b", "(?!a)a", "(?<=a)b", r"(a)\1", "(?i)a"])
 @pytest.mark.parametrize("place", ["pattern", "patternProperties"])
 def test_a_pattern_that_can_only_be_half_enforced_is_refused(pattern: str, place: str) -> None:
-    inner = {"pattern": {**STRING, "pattern": pattern}, "patternProperties": {place: {pattern: {}}}}
+    inner = {"pattern": {**STRING, "pattern": pattern}, "patternProperties": {"type": "object", place: {pattern: {}}}}
     schema = {"type": "array", "items": inner[place]}
     with pytest.raises(RuntimeError, match="not supported"):
         schema_grammar(json.dumps(schema))
