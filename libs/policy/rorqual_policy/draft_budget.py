@@ -21,6 +21,7 @@ LEAST_SURVIVAL = 1e-6
 """Guesses below are never worth a row."""
 LONGEST_PAUSE_STEPS = 128
 """Guesses that take as long as a step cost less than one hundredth then."""
+_PACE_WEIGHT = 0.1
 _MOST_HALVES = 32
 _WORTH_TRYING = 0.98
 """Of the speed without guesses; a pause would also miss the next good guess."""
@@ -78,6 +79,17 @@ def estimate_step_time_s(profile: StepProfile, num_rows: int) -> float:
     right = next((i for i in range(1, len(rows)) if rows[i] >= num_rows), len(rows) - 1)
     slope_s = (times[right] - times[right - 1]) / (rows[right] - rows[right - 1])
     return max(times[right - 1] + slope_s * (num_rows - rows[right - 1]), min(times))
+
+
+def at_pace(profile: StepProfile, pace: float) -> StepProfile:
+    """The same steps where each takes pace times as long: with longer contexts than those of the
+    measurement, or beside other processes."""
+    return StepProfile(profile.num_rows, tuple(pace * step_s for step_s in profile.step_s))
+
+
+def note_pace(pace: float, profile: StepProfile, num_rows: int, took_s: float) -> float:
+    """After a step over so many rows; some ten steps count."""
+    return pace + _PACE_WEIGHT * (took_s / estimate_step_time_s(profile, num_rows) - pace)
 
 
 def survivals(confidences: Sequence[float]) -> tuple[float, ...]:

@@ -16,8 +16,10 @@ from rorqual_policy.draft_budget import (
     GuessSchedule,
     StepProfile,
     allocate_guesses,
+    at_pace,
     choose_budget,
     choose_pause,
+    note_pace,
     survivals,
 )
 from rorqual_policy.draft_trust import full_trust, note_verdicts, trusted_chances
@@ -53,6 +55,10 @@ class Speculation:
         self._checked: list[tuple[Running, Sequence[float]]] = []
         """By the last step, with their confidences."""
         self._guessing_s = 0.0
+        self._pace = 1.0
+        """Of steps by now, over what the profile says."""
+        self._guessed_s = 0.0
+        """When the guesses of the step under way were there."""
         self._pause, self._num_paused = NO_PAUSE, 0
         self._known: set[GenerationKey] = set()
         """Who was there when the pause began, and who has come since."""
@@ -61,6 +67,10 @@ class Speculation:
 
     def guess(self, sequences: Sequence[Running]) -> None:
         """Put the guesses that are worth it behind the sequences' next rows."""
+        self._guess(sequences)
+        self._guessed_s = time.perf_counter()
+
+    def _guess(self, sequences: Sequence[Running]) -> None:
         for sequence in sequences:
             _propose_forced(sequence)
         asked = [s for s in sequences if s.num_left > 1 and not s.has_forced]
@@ -76,6 +86,12 @@ class Speculation:
             if length:
                 sequence.propose(guesses.token_ids[:length])
                 self._checked.append((sequence, guesses.confidences[:length]))
+
+    def note_step(self, num_rows: int) -> None:
+        """The step behind these guesses, of so many rows, has its tokens."""
+        if self._profile is not None:
+            took_s = time.perf_counter() - self._guessed_s
+            self._pace = note_pace(self._pace, self._profile, num_rows, took_s)
 
     def _learn(self) -> None:
         """What became of the last guesses that were checked."""
@@ -98,7 +114,8 @@ class Speculation:
             return [len(guesses.token_ids) for guesses in found]
         chances = [survivals(trusted_chances(self._trust, g.confidences)) for g in found]
         known = chances if self._schedule == "current" else self._lagged(asked, chances)
-        budget = choose_budget(known, num_rows, self._profile, self._guessing_s)
+        profile = at_pace(self._profile, self._pace)
+        budget = choose_budget(known, num_rows, profile, self._guessing_s)
         if any(chances):
             self._begin_pause(asked, budget)
         return allocate_guesses(chances, budget.num_guesses)

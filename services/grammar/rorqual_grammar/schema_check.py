@@ -130,13 +130,13 @@ def _is_of(value: Any, types: Any) -> bool:
     if isinstance(types, list):
         return any(_is_of(value, one) for one in types)
     if isinstance(value, bool) or value is None:
-        return types == ("null" if value is None else "boolean")
+        return bool(types == ("null" if value is None else "boolean"))
     if isinstance(value, int | float):
         return types == "number" or (types == "integer" and value == int(value))
-    return types == _TYPE_NAMES[type(value)]
+    return bool(types == _TYPE_NAMES[type(value)])
 
 
-_TYPE_NAMES = {str: "string", list: "array", dict: "object"}
+_TYPE_NAMES: dict[type, str] = {str: "string", list: "array", dict: "object"}
 
 
 def _untyped_problem(node: dict[str, Any]) -> str | None:

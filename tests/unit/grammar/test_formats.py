@@ -35,7 +35,6 @@ INVALID = {
     "date-time": ["2023-02-29T07:08:09Z", "2024-01-01 07:08:09Z"],
     "ipv4": ["42.35.201.000", "1.2.3", "1.2.3.256", "01.2.3.4"],
     "ipv6": ["1:2:3:4:5:6:7", "1::2::3", "::ffff:01.2.3.4", "1:2:3:4:5:6:7::8", ":1", "12345::"],
-    "hostname": ["-a", "a-", "a..b", "a" * 64],
 }
 
 
@@ -46,8 +45,6 @@ def accepts(schema: dict[str, Any], value: Any) -> bool:
 def is_valid(name: str, text: str) -> bool:
     if name in ("date-time", "time"):
         return datetime.fromisoformat(text if "T" in text else f"2024-01-01T{text}") is not None
-    if name == "hostname":
-        return all(re.fullmatch(r"(?!-)[a-z0-9-]{1,63}(?<!-)", part) for part in text.split("."))
     return jsonschema.FormatChecker().conforms(text, name)
 
 

@@ -84,7 +84,10 @@ def test_depth_is_no_danger() -> None:
 @pytest.mark.parametrize("pattern", ["(?=a)b", "(?!a)a", "(?<=a)b", r"(a)\1", "(?i)a"])
 @pytest.mark.parametrize("place", ["pattern", "patternProperties"])
 def test_a_pattern_that_can_only_be_half_enforced_is_refused(pattern: str, place: str) -> None:
-    inner = {"pattern": {**STRING, "pattern": pattern}, "patternProperties": {"type": "object", place: {pattern: {}}}}
+    inner = {
+        "pattern": {**STRING, "pattern": pattern},
+        "patternProperties": {"type": "object", place: {pattern: {}}},
+    }
     schema = {"type": "array", "items": inner[place]}
     with pytest.raises(RuntimeError, match="not supported"):
         schema_grammar(json.dumps(schema))

@@ -10,10 +10,12 @@ from rorqual_policy.draft_budget import (
     Pause,
     StepProfile,
     allocate_guesses,
+    at_pace,
     checked_profile,
     choose_budget,
     choose_pause,
     estimate_step_time_s,
+    note_pace,
     survivals,
 )
 
@@ -109,3 +111,11 @@ def test_others_who_are_no_easier_must_be_ever_more(num_sequences):
         others.append(pause.num_others // half)
         assert pause.num_steps >= 1
     assert others == [1, 2, 4, 8, 16, 32, 32, 32]
+
+
+def test_the_pace_follows_what_steps_take():
+    profile, pace = StepProfile((1, 10), (1.0, 2.0)), 1.0
+    for _ in range(100):
+        pace = note_pace(pace, profile, 10, 6.0)
+    assert pace == pytest.approx(3.0, rel=0.01)
+    assert at_pace(profile, 3.0) == StepProfile((1, 10), (3.0, 6.0))
