@@ -234,7 +234,7 @@ class DecodeEngine:
             self.clock.end()
             draws.exception()  # the sequences are this thread's again
         draw_tokens(logits, planned.walks, draws.result())
-        self._speculation.note_step(planned.num_rows)
+        self._speculation.note_step(planned.num_rows, len(sequences))
         if self.step_times is not None:
             took_s = time.perf_counter() - started_s
             self.step_times.note(planned.num_rows, planned.kv_tokens, took_s)

@@ -16,10 +16,11 @@ from rorqual_policy.draft_budget import (
     GuessSchedule,
     StepProfile,
     allocate_guesses,
-    at_pace,
+    calibrated_costs,
     choose_budget,
     choose_pause,
-    note_pace,
+    note_step,
+    profile_of,
     survivals,
 )
 from rorqual_policy.draft_trust import full_trust, note_verdicts, trusted_chances
@@ -53,10 +54,12 @@ class Speculation:
         self._past: deque[dict[GenerationKey, Chances]] = deque(maxlen=LAG_STEPS)
         self._trust = full_trust(MOST_GUESSES)
         self._checked: list[tuple[Running, Sequence[float]]] = []
-        """By the last step, with their confidences."""
+        """By the step under way, with their confidences."""
+        self._has_asked = False
+        """The drafter, for the step under way."""
         self._guessing_s = 0.0
-        self._pace = 1.0
-        """Of steps by now, over what the profile says."""
+        self._costs = calibrated_costs(profile) if profile else None
+        """Of steps by now, on the base of the profile."""
         self._guessed_s = 0.0
         """When the guesses of the step under way were there."""
         self._pause, self._num_paused = NO_PAUSE, 0
@@ -71,6 +74,7 @@ class Speculation:
         self._guessed_s = time.perf_counter()
 
     def _guess(self, sequences: Sequence[Running]) -> None:
+        self._checked, self._has_asked = [], False
         for sequence in sequences:
             _propose_forced(sequence)
         asked = [s for s in sequences if s.num_left > 1 and not s.has_forced]
@@ -78,26 +82,27 @@ class Speculation:
             return
         if self._is_pausing(asked):
             return
-        self._learn()
         found = self._ask(asked)
+        self._has_asked = True
         num_rows = sum(sequence.num_rows for sequence in sequences)
-        lengths = self._choose_lengths(asked, found, num_rows)
+        lengths = self._choose_lengths(asked, found, num_rows, len(sequences))
         for sequence, guesses, length in zip(asked, found, lengths, strict=True):
             if length:
                 sequence.propose(guesses.token_ids[:length])
                 self._checked.append((sequence, guesses.confidences[:length]))
 
-    def note_step(self, num_rows: int) -> None:
-        """The step behind these guesses, of so many rows, has its tokens."""
-        if self._profile is not None:
+    def note_step(self, num_rows: int, num_sequences: int) -> None:
+        """The step behind these guesses has its tokens."""
+        if self._has_asked:
+            self._learn()
+        if self._profile is not None and self._costs is not None:
             took_s = time.perf_counter() - self._guessed_s
-            self._pace = note_pace(self._pace, self._profile, num_rows, took_s)
+            self._costs = note_step(self._costs, self._profile, num_rows, num_sequences, took_s)
 
     def _learn(self) -> None:
-        """What became of the last guesses that were checked."""
+        """What became of the guesses that were checked."""
         verdicts = [(confidences, sequence.num_right) for sequence, confidences in self._checked]
         self._trust = note_verdicts(self._trust, verdicts)
-        self._checked = []
 
     def _ask(self, asked: Sequence[Running]) -> list[Guesses]:
         began_s = time.perf_counter()
@@ -108,13 +113,17 @@ class Speculation:
         return found
 
     def _choose_lengths(
-        self, asked: Sequence[Running], found: Sequence[Guesses], num_rows: int
+        self,
+        asked: Sequence[Running],
+        found: Sequence[Guesses],
+        num_rows: int,
+        num_sequences: int,
     ) -> list[int]:
-        if self._profile is None or self._schedule == "fixed":
+        if self._profile is None or self._costs is None or self._schedule == "fixed":
             return [len(guesses.token_ids) for guesses in found]
         chances = [survivals(trusted_chances(self._trust, g.confidences)) for g in found]
         known = chances if self._schedule == "current" else self._lagged(asked, chances)
-        profile = at_pace(self._profile, self._pace)
+        profile = profile_of(self._profile, self._costs, num_sequences)
         budget = choose_budget(known, num_rows, profile, self._guessing_s)
         if any(chances):
             self._begin_pause(asked, budget)

@@ -10,12 +10,13 @@ from rorqual_policy.draft_budget import (
     Pause,
     StepProfile,
     allocate_guesses,
-    at_pace,
+    calibrated_costs,
     checked_profile,
     choose_budget,
     choose_pause,
     estimate_step_time_s,
-    note_pace,
+    note_step,
+    profile_of,
     survivals,
 )
 
@@ -113,9 +114,14 @@ def test_others_who_are_no_easier_must_be_ever_more(num_sequences):
     assert others == [1, 2, 4, 8, 16, 32, 32, 32]
 
 
-def test_the_pace_follows_what_steps_take():
-    profile, pace = StepProfile((1, 10), (1.0, 2.0)), 1.0
-    for _ in range(100):
-        pace = note_pace(pace, profile, 10, 6.0)
-    assert pace == pytest.approx(3.0, rel=0.01)
-    assert at_pace(profile, 3.0) == StepProfile((1, 10), (3.0, 6.0))
+def test_what_steps_take_tells_rows_from_sequences():
+    profile = StepProfile((1, 10, 100), (1.0, 2.0, 4.0))
+    costs = calibrated_costs(profile)
+    for step in range(300):
+        num_rows, num_sequences = (10, 10) if step % 2 else (100, 50)
+        took_s = 1.5 * estimate_step_time_s(profile, num_rows) + 0.03 * num_sequences
+        costs = note_step(costs, profile, num_rows, num_sequences, took_s)
+    found = profile_of(profile, costs, 50)
+    assert found.num_rows == profile.num_rows
+    assert found.step_s == pytest.approx((3.0, 4.5, 7.5), rel=0.2)
+    assert found.step_s[2] - found.step_s[0] == pytest.approx(4.5, rel=0.1)
