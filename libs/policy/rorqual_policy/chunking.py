@@ -8,6 +8,9 @@ from rorqual_policy.blocks import BLOCK_TOKENS
 from rorqual_policy.prefill_order import SHORT_FIRST, PrefillOrder, prefill_key_s
 from rorqual_policy.step_cost import StepCost, chunk_cost_s, solve_chunk_tokens
 
+PART_TOKENS = 32
+"""Of a block that is cut: behind a deep context one whole block can take several steps' time."""
+
 
 @dataclass(frozen=True, slots=True)
 class WaitingSequence:
@@ -50,14 +53,15 @@ class StepPlan:
 def plan_chunks(waiting: Sequence[WaitingSequence], plan: StepPlan) -> list[Chunk]:
     """Chunks of one prefill step, most urgent sequence first, at most one a sequence.
 
-    - A chunk ends on an absolute BLOCK_TOKENS boundary, or at the end of its prompt.
-    - All chunks together cost at most spare_s; a step that is too short for one block of the most
+    - A chunk ends on an absolute BLOCK_TOKENS boundary, or at the end of its prompt; on one of
+      PART_TOKENS where its next block takes longer than what the step has for it in order.
+    - All chunks together cost at most spare_s; a step that is too short for one part of the most
       urgent prompt computes that alone all the same.
-    - One part of the time goes in order, so no prompt waits for ever; the shared part to the
-      shortest remaining prompts, so a short one never waits for a long one to finish: of n prompts
+    - One part of the time goes in order, so no prompt waits for ever; the shared part to those with
+      least work left, so a short one never waits for a long one to finish: of n prompts
       each that costs at most 1/n of the shared part is finished by this step. A step too short for
       both goes in order.
-    - Work conserving: what is left over fits no further block of any waiting prompt.
+    - Work conserving: what is left over fits no further block, or part, of any waiting prompt.
     The result depends on nothing but the arguments.
 
     Raises: ValueError for a sequence without remaining tokens.
@@ -68,14 +72,14 @@ def plan_chunks(waiting: Sequence[WaitingSequence], plan: StepPlan) -> list[Chun
     by_urgency = _by_urgency(waiting, plan)
     if not by_urgency:
         return []
-    first, first_s = _first_block(by_urgency[0], plan.cost)
+    shared_s = plan.shared_part * plan.spare_s if len(by_urgency) > 1 else 0.0
+    first, first_s = _first_piece(by_urgency[0], plan.cost, plan.spare_s - shared_s)
     if first_s > plan.spare_s:
         return [first]
-    by_length = sorted(by_urgency, key=lambda sequence: sequence.remaining_tokens)
-    shared_s = plan.shared_part * plan.spare_s if len(by_urgency) > 1 else 0.0
-    filling = _Filling(plan)
+    by_work = sorted(by_urgency, key=lambda sequence: _work_s(sequence, plan.cost))
+    filling = _Filling(plan, plan.spare_s - shared_s)
     filling.grant(by_urgency, kept_s=shared_s if first_s <= plan.spare_s - shared_s else 0.0)
-    filling.grant(by_length)
+    filling.grant(by_work)
     filling.grant(by_urgency)
     return [
         Chunk(sequence.sequence_id, filling.granted[sequence.sequence_id])
@@ -86,18 +90,24 @@ def plan_chunks(waiting: Sequence[WaitingSequence], plan: StepPlan) -> list[Chun
 
 def _by_urgency(waiting: Sequence[WaitingSequence], plan: StepPlan) -> list[WaitingSequence]:
     def urgency(sequence: WaitingSequence) -> tuple[float, float, str]:
-        work_s = chunk_cost_s(plan.cost, sequence.remaining_tokens, sequence.computed_tokens)
-        key_s = prefill_key_s(sequence.arrival_s, work_s, plan.order)
+        key_s = prefill_key_s(sequence.arrival_s, _work_s(sequence, plan.cost), plan.order)
         return key_s, sequence.arrival_s, sequence.sequence_id
 
     return sorted(waiting, key=urgency)
 
 
+def _work_s(sequence: WaitingSequence, cost: StepCost) -> float:
+    """Few tokens behind a deep context can be more than many without any."""
+    return chunk_cost_s(cost, sequence.remaining_tokens, sequence.computed_tokens)
+
+
 class _Filling:
     """A step while it is being filled."""
 
-    def __init__(self, plan: StepPlan) -> None:
+    def __init__(self, plan: StepPlan, in_order_s: float) -> None:
+        """in_order_s: what goes in order."""
         self._cost = plan.cost
+        self._in_order_s = in_order_s
         self._left_s = plan.spare_s
         self._left_tokens = plan.max_tokens
         self.granted: dict[str, int] = {}
@@ -120,13 +130,26 @@ class _Filling:
         num_tokens = solve_chunk_tokens(self._cost, limit, sequence.computed_tokens, limit_s)
         if num_tokens == sequence.remaining_tokens:
             return num_tokens
-        end = (sequence.computed_tokens + num_tokens) // BLOCK_TOKENS * BLOCK_TOKENS
+        unit = _unit_tokens(sequence, self._cost, self._in_order_s)
+        end = (sequence.computed_tokens + num_tokens) // unit * unit
         return max(0, end - sequence.computed_tokens)
 
 
-def _first_block(sequence: WaitingSequence, cost: StepCost) -> tuple[Chunk, float]:
+def _first_piece(
+    sequence: WaitingSequence, cost: StepCost, limit_s: float
+) -> tuple[Chunk, float]:
     """What brings a prompt to its next boundary, and its seconds."""
-    to_boundary = BLOCK_TOKENS - sequence.computed_tokens % BLOCK_TOKENS
-    num_tokens = min(sequence.remaining_tokens, to_boundary)
+    num_tokens = _to_boundary(sequence, _unit_tokens(sequence, cost, limit_s))
     took_s = chunk_cost_s(cost, num_tokens, sequence.computed_tokens)
     return Chunk(sequence.sequence_id, num_tokens), took_s
+
+
+def _unit_tokens(sequence: WaitingSequence, cost: StepCost, limit_s: float) -> int:
+    """Between boundaries of its chunks: a block, or a part where a block is too dear."""
+    block = _to_boundary(sequence, BLOCK_TOKENS)
+    fits = chunk_cost_s(cost, block, sequence.computed_tokens) <= limit_s
+    return BLOCK_TOKENS if fits else PART_TOKENS
+
+
+def _to_boundary(sequence: WaitingSequence, unit_tokens: int) -> int:
+    return min(sequence.remaining_tokens, unit_tokens - sequence.computed_tokens % unit_tokens)

@@ -177,7 +177,8 @@ class RefineParams:
     memory_steps: float = 500.0
     """A step counts half as much about 350 steps later."""
     trust_steps: float = 4.0
-    """The calibration counts as much as this many steps, for ever."""
+    """The calibration counts as much as this many steps, for ever; as a share of them where
+    all coefficients change alike."""
     limit: float = 8.0
     """No coefficient leaves [calibrated / limit, calibrated * limit]."""
 
@@ -235,13 +236,17 @@ def _factors(
     moment: Sequence[float],
     params: RefineParams,
 ) -> tuple[float, ...]:
-    """Least squares with a pull towards 1, by coordinates from where the last step ended, each
-    held within its limits."""
+    """Least squares with a pull towards a common factor, by coordinates from where the last step
+    ended, each held within its limits.
+
+    What no step told lately changes like the rest: an engine that became slower did so altogether.
+    """
     factors = list(state.factors)
     trust = params.trust_steps / len(moment)
+    common = (sum(moment) + trust) / (sum(map(sum, gram)) + trust)
     for _ in range(2):
         for i, line in enumerate(gram):
             others = _dot(line, factors) - line[i] * factors[i]
-            free = (moment[i] - others + trust) / (line[i] + trust)
+            free = (moment[i] - others + trust * common) / (line[i] + trust)
             factors[i] = min(max(free, 1.0 / params.limit), params.limit)
     return tuple(factors)

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from rorqual_policy.prefill_line import Puller
-from rorqual_policy.step_cost import STUDY_COST, StepCost
+from rorqual_policy.step_cost import STUDY_COST, StepCost, relative_speed
 
 ROOM_TTL_S = 3.0
 """Instances say it once a second: who is silent for longer is given nothing."""
@@ -75,7 +75,7 @@ class Rooms:
                 pending_s=room.pending_s,
                 longest_s=room.longest_s,
                 running_s=max(0.0, room.running_s - (now_s - heard_s)),
-                speed=cost.a1_s / room.cost.a1_s,
+                speed=relative_speed(room.cost, cost),
                 a0_s=room.cost.a0_s,
                 served=room.served,
             )

@@ -14,7 +14,7 @@ from rorqual_policy.prefill_line import (
     line_params,
 )
 from rorqual_policy.prefill_policy import PREFILL_POLICIES
-from rorqual_policy.step_cost import StepCost, chunk_cost_s, step_budget_s
+from rorqual_policy.step_cost import StepCost, chunk_cost_s, relative_speed, step_budget_s
 
 STEP_TOKENS = 512
 
@@ -38,7 +38,7 @@ class Instance:
             pending_s=sum(works_s),
             longest_s=max(works_s, default=0.0),
             running_s=0.0 if self.until_s is None else self.until_s - now_s,
-            speed=mean.a1_s / self.cost.a1_s,
+            speed=relative_speed(self.cost, mean),
             a0_s=self.cost.a0_s,
         )
 

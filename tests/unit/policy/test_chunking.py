@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from rorqual_policy import BLOCK_TOKENS, StepPlan, WaitingSequence, plan_chunks
+from rorqual_policy.chunking import PART_TOKENS
 from rorqual_policy.prefill_order import FIRST_COME, PrefillOrder
 from rorqual_policy.step_cost import StepCost, chunk_cost_s
 
@@ -43,12 +44,20 @@ def cost_s(sequence, num_tokens):
     return chunk_cost_s(COST, num_tokens, sequence.computed_tokens)
 
 
+def unit_tokens(sequence, waiting, plan):
+    """A block, or a part of one where the rest of a block takes more than what goes in order."""
+    block = min(sequence.remaining_tokens, BLOCK_TOKENS - sequence.computed_tokens % BLOCK_TOKENS)
+    shared_part = plan.shared_part if len(waiting) > 1 else 0.0
+    fits = cost_s(sequence, block) <= plan.spare_s - shared_part * plan.spare_s
+    return BLOCK_TOKENS if fits else PART_TOKENS
+
+
 @given(waiting_sequences(), PLANS)
-def test_never_over_budget_and_cuts_on_block_boundaries(waiting, plan):
+def test_never_over_budget_and_cuts_blocks_only_where_they_are_too_dear(waiting, plan):
     chunks = plan_chunks(waiting, plan)
     by_id = {s.sequence_id: s for s in waiting}
     spent_s = sum(cost_s(by_id[chunk.sequence_id], chunk.num_tokens) for chunk in chunks)
-    is_least = len(chunks) == 1 and chunks[0].num_tokens <= BLOCK_TOKENS
+    is_least = len(chunks) == 1 and chunks[0].num_tokens <= PART_TOKENS
     assert is_least or spent_s <= plan.spare_s + 1e-9
     assert sum(chunk.num_tokens for chunk in chunks) <= plan.max_tokens
     assert len({chunk.sequence_id for chunk in chunks}) == len(chunks)
@@ -56,7 +65,8 @@ def test_never_over_budget_and_cuts_on_block_boundaries(waiting, plan):
         sequence = by_id[chunk.sequence_id]
         assert 0 < chunk.num_tokens <= sequence.remaining_tokens
         end = sequence.computed_tokens + chunk.num_tokens
-        assert end % BLOCK_TOKENS == 0 or chunk.num_tokens == sequence.remaining_tokens
+        is_boundary = end % unit_tokens(sequence, waiting, plan) == 0
+        assert is_boundary or chunk.num_tokens == sequence.remaining_tokens
 
 
 @given(waiting_sequences(), PLANS)
@@ -68,7 +78,8 @@ def test_work_conserving(waiting, plan):
     for sequence in waiting:
         done = granted.get(sequence.sequence_id, 0)
         remaining = sequence.remaining_tokens - done
-        to_boundary = BLOCK_TOKENS - (sequence.computed_tokens + done) % BLOCK_TOKENS
+        unit = unit_tokens(sequence, waiting, plan)
+        to_boundary = unit - (sequence.computed_tokens + done) % unit
         more = min(remaining, to_boundary)
         more_s = cost_s(sequence, done + more) - spent[sequence.sequence_id]
         assert remaining == 0 or more > left_tokens or more_s > left_s - 1e-9
@@ -122,6 +133,23 @@ def test_a_long_prompt_finishes_under_a_stream_of_short_ones():
             break
         steps += 1
     assert steps <= PLAN.order.max_wait_s + 4096 / BLOCK_TOKENS
+
+
+def test_a_block_that_is_dearer_than_a_step_is_cut():
+    deep = WaitingSequence("deep", 1000, 500_000, arrival_s=0.0)
+    assert cost_s(deep, 32) > PLAN.spare_s  # even a part is
+    assert planned([deep]) == {"deep": 32}
+    plan = replace(PLAN, spare_s=4.0)
+    assert planned([deep], plan) == {"deep": 64}
+    short = WaitingSequence("short", 100, 0, arrival_s=0.0)
+    assert planned([deep, short], plan) == {"short": 100, "deep": 64}
+
+
+def test_the_last_tokens_of_a_deep_prompt_are_more_than_a_short_prompt():
+    plan = replace(PLAN, cost=StepCost(0.05, 1e-4, 1e-6, 1e-6), spare_s=0.2)
+    deep = WaitingSequence("deep", 80, 2048, arrival_s=0.0)
+    short = WaitingSequence("short", 120, 0, arrival_s=90.0)
+    assert planned([deep, short], plan) == {"deep": 64, "short": 120}
 
 
 def test_a_short_prompt_passes_a_long_one_that_came_first():

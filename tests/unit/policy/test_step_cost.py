@@ -12,6 +12,7 @@ from rorqual_policy.step_cost import (
     adaptive_budget,
     checked_cost,
     chunk_cost_s,
+    relative_speed,
     solve_chunk_tokens,
     step_budget_s,
 )
@@ -72,3 +73,10 @@ def test_a_step_clears_a_ranks_fair_share_of_what_waits():
 def test_impossible_costs_are_refused(cost):
     with pytest.raises(ValueError, match="a1 > 0"):
         checked_cost(StepCost(*cost))
+
+
+def test_speed_is_that_of_whole_steps_whatever_coefficient_says_so():
+    slower = StepCost(0.15, 0.8e-4, 3e-6, 3e-6)
+    mean = StepCost(0.05, 1e-4, 1e-6, 1e-6)
+    assert relative_speed(mean, mean) == 1.0
+    assert 0.3 < relative_speed(slower, mean) < 0.4

@@ -92,6 +92,16 @@ def test_refinement_follows_a_machine_that_became_slower() -> None:
         assert now_s == pytest.approx(1.6 * before_s, rel=0.05)
 
 
+def test_short_steps_that_became_slower_tell_of_deep_ones_too() -> None:
+    state = Refinement.of(COST)
+    for num_tokens in (3, 40, 500, 8, 120) * 5:
+        row = prefill_features([(num_tokens, 0)])
+        took_s = 3.0 * sum(f * c for f, c in zip(row, COST, strict=True))
+        state = refine(state, StepSample(row, took_s))
+    for before, now in zip(COST, state.coefficients, strict=True):
+        assert 1.7 * before < now < 3.5 * before
+
+
 @given(
     st.lists(
         st.tuples(st.integers(1, 8192), st.integers(0, 100_000), st.floats(1e-6, 1e4)),
