@@ -8,9 +8,6 @@ from rorqual_policy.blocks import BLOCK_TOKENS
 from rorqual_policy.prefill_order import SHORT_FIRST, PrefillOrder, prefill_key_s
 from rorqual_policy.step_cost import StepCost, chunk_cost_s, solve_chunk_tokens
 
-PART_TOKENS = 32
-"""Of a block that is cut: behind a deep context one whole block can take several steps' time."""
-
 
 @dataclass(frozen=True, slots=True)
 class WaitingSequence:
@@ -38,7 +35,7 @@ class StepPlan:
 
     cost: StepCost
     spare_s: float
-    """Time of the step less its a0."""
+    """Time of the step less its a0; a step does no less work than that anyway."""
     max_tokens: int
     """What a step can hold at most."""
     order: PrefillOrder = SHORT_FIRST
@@ -53,15 +50,16 @@ class StepPlan:
 def plan_chunks(waiting: Sequence[WaitingSequence], plan: StepPlan) -> list[Chunk]:
     """Chunks of one prefill step, most urgent sequence first, at most one a sequence.
 
-    - A chunk ends on an absolute BLOCK_TOKENS boundary, or at the end of its prompt; on one of
-      PART_TOKENS where its next block takes longer than what the step has for it in order.
-    - All chunks together cost at most spare_s; a step that is too short for one part of the most
-      urgent prompt computes that alone all the same.
+    - A chunk ends on an absolute BLOCK_TOKENS boundary, or at the end of its prompt; anywhere where
+      the next block takes longer than what goes in order: behind a deep context it can take several
+      steps' time.
+    - All chunks together cost at most spare_s or a0, if that is more; a step that is too short for
+      one token of the most urgent prompt computes that alone all the same.
     - One part of the time goes in order, so no prompt waits for ever; the shared part to those with
       least work left, so a short one never waits for a long one to finish: of n prompts
       each that costs at most 1/n of the shared part is finished by this step. A step too short for
       both goes in order.
-    - Work conserving: what is left over fits no further block, or part, of any waiting prompt.
+    - Work conserving: what is left over brings no waiting prompt to a further end of a chunk.
     The result depends on nothing but the arguments.
 
     Raises: ValueError for a sequence without remaining tokens.
@@ -72,13 +70,14 @@ def plan_chunks(waiting: Sequence[WaitingSequence], plan: StepPlan) -> list[Chun
     by_urgency = _by_urgency(waiting, plan)
     if not by_urgency:
         return []
-    shared_s = plan.shared_part * plan.spare_s if len(by_urgency) > 1 else 0.0
-    first, first_s = _first_piece(by_urgency[0], plan.cost, plan.spare_s - shared_s)
-    if first_s > plan.spare_s:
+    spare_s = max(plan.spare_s, plan.cost.a0_s)
+    shared_s = plan.shared_part * spare_s if len(by_urgency) > 1 else 0.0
+    first, first_s = _first_piece(by_urgency[0], plan.cost, spare_s - shared_s)
+    if first_s > spare_s:
         return [first]
     by_work = sorted(by_urgency, key=lambda sequence: _work_s(sequence, plan.cost))
-    filling = _Filling(plan, plan.spare_s - shared_s)
-    filling.grant(by_urgency, kept_s=shared_s if first_s <= plan.spare_s - shared_s else 0.0)
+    filling = _Filling(plan, spare_s, spare_s - shared_s)
+    filling.grant(by_urgency, kept_s=shared_s if first_s <= spare_s - shared_s else 0.0)
     filling.grant(by_work)
     filling.grant(by_urgency)
     return [
@@ -104,11 +103,11 @@ def _work_s(sequence: WaitingSequence, cost: StepCost) -> float:
 class _Filling:
     """A step while it is being filled."""
 
-    def __init__(self, plan: StepPlan, in_order_s: float) -> None:
-        """in_order_s: what goes in order."""
+    def __init__(self, plan: StepPlan, spare_s: float, in_order_s: float) -> None:
+        """in_order_s: of spare_s, what goes in order."""
         self._cost = plan.cost
         self._in_order_s = in_order_s
-        self._left_s = plan.spare_s
+        self._left_s = spare_s
         self._left_tokens = plan.max_tokens
         self.granted: dict[str, int] = {}
 
@@ -135,9 +134,7 @@ class _Filling:
         return max(0, end - sequence.computed_tokens)
 
 
-def _first_piece(
-    sequence: WaitingSequence, cost: StepCost, limit_s: float
-) -> tuple[Chunk, float]:
+def _first_piece(sequence: WaitingSequence, cost: StepCost, limit_s: float) -> tuple[Chunk, float]:
     """What brings a prompt to its next boundary, and its seconds."""
     num_tokens = _to_boundary(sequence, _unit_tokens(sequence, cost, limit_s))
     took_s = chunk_cost_s(cost, num_tokens, sequence.computed_tokens)
@@ -145,10 +142,10 @@ def _first_piece(
 
 
 def _unit_tokens(sequence: WaitingSequence, cost: StepCost, limit_s: float) -> int:
-    """Between boundaries of its chunks: a block, or a part where a block is too dear."""
+    """Between boundaries of its chunks: a block, or a token where that is too dear."""
     block = _to_boundary(sequence, BLOCK_TOKENS)
     fits = chunk_cost_s(cost, block, sequence.computed_tokens) <= limit_s
-    return BLOCK_TOKENS if fits else PART_TOKENS
+    return BLOCK_TOKENS if fits else 1
 
 
 def _to_boundary(sequence: WaitingSequence, unit_tokens: int) -> int:

@@ -6,7 +6,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from rorqual_policy import BLOCK_TOKENS, StepPlan, WaitingSequence, plan_chunks
-from rorqual_policy.chunking import PART_TOKENS
 from rorqual_policy.prefill_order import FIRST_COME, PrefillOrder
 from rorqual_policy.step_cost import StepCost, chunk_cost_s
 
@@ -45,11 +44,15 @@ def cost_s(sequence, num_tokens):
 
 
 def unit_tokens(sequence, waiting, plan):
-    """A block, or a part of one where the rest of a block takes more than what goes in order."""
+    """A block, or a token where the rest of a block takes more than what goes in order."""
     block = min(sequence.remaining_tokens, BLOCK_TOKENS - sequence.computed_tokens % BLOCK_TOKENS)
     shared_part = plan.shared_part if len(waiting) > 1 else 0.0
-    fits = cost_s(sequence, block) <= plan.spare_s - shared_part * plan.spare_s
-    return BLOCK_TOKENS if fits else PART_TOKENS
+    fits = cost_s(sequence, block) <= (1 - shared_part) * spare_s(plan)
+    return BLOCK_TOKENS if fits else 1
+
+
+def spare_s(plan):
+    return max(plan.spare_s, plan.cost.a0_s)
 
 
 @given(waiting_sequences(), PLANS)
@@ -57,8 +60,8 @@ def test_never_over_budget_and_cuts_blocks_only_where_they_are_too_dear(waiting,
     chunks = plan_chunks(waiting, plan)
     by_id = {s.sequence_id: s for s in waiting}
     spent_s = sum(cost_s(by_id[chunk.sequence_id], chunk.num_tokens) for chunk in chunks)
-    is_least = len(chunks) == 1 and chunks[0].num_tokens <= PART_TOKENS
-    assert is_least or spent_s <= plan.spare_s + 1e-9
+    is_least = len(chunks) == 1 and chunks[0].num_tokens == 1
+    assert is_least or spent_s <= spare_s(plan) + 1e-9
     assert sum(chunk.num_tokens for chunk in chunks) <= plan.max_tokens
     assert len({chunk.sequence_id for chunk in chunks}) == len(chunks)
     for chunk in chunks:
@@ -73,7 +76,7 @@ def test_never_over_budget_and_cuts_blocks_only_where_they_are_too_dear(waiting,
 def test_work_conserving(waiting, plan):
     granted = planned(waiting, plan)
     spent = {s.sequence_id: cost_s(s, granted.get(s.sequence_id, 0)) for s in waiting}
-    left_s = plan.spare_s - sum(spent.values())
+    left_s = spare_s(plan) - sum(spent.values())
     left_tokens = plan.max_tokens - sum(granted.values())
     for sequence in waiting:
         done = granted.get(sequence.sequence_id, 0)
@@ -137,19 +140,18 @@ def test_a_long_prompt_finishes_under_a_stream_of_short_ones():
 
 def test_a_block_that_is_dearer_than_a_step_is_cut():
     deep = WaitingSequence("deep", 1000, 500_000, arrival_s=0.0)
-    assert cost_s(deep, 32) > PLAN.spare_s  # even a part is
-    assert planned([deep]) == {"deep": 32}
-    plan = replace(PLAN, spare_s=4.0)
-    assert planned([deep], plan) == {"deep": 64}
-    short = WaitingSequence("short", 100, 0, arrival_s=0.0)
-    assert planned([deep, short], plan) == {"short": 100, "deep": 64}
+    assert planned([deep]) == {"deep": 9}  # of 51 ms each
+    short = WaitingSequence("short", 100, 0, arrival_s=90.0)
+    assert planned([deep, short]) == {"deep": 7, "short": 100}
+    assert planned([deep], replace(PLAN, spare_s=0.0)) == {"deep": 1}  # not even that fits
 
 
 def test_the_last_tokens_of_a_deep_prompt_are_more_than_a_short_prompt():
     plan = replace(PLAN, cost=StepCost(0.05, 1e-4, 1e-6, 1e-6), spare_s=0.2)
     deep = WaitingSequence("deep", 80, 2048, arrival_s=0.0)
     short = WaitingSequence("short", 120, 0, arrival_s=90.0)
-    assert planned([deep, short], plan) == {"deep": 64, "short": 120}
+    granted = planned([deep, short], plan)
+    assert granted["short"] == 120 and 64 <= granted["deep"] < 80
 
 
 def test_a_short_prompt_passes_a_long_one_that_came_first():
