@@ -202,6 +202,23 @@ async def test_a_step_is_short_under_a_light_load_and_fills_its_limit_when_work_
         await engine.close()
 
 
+async def test_pages_are_told_once_and_whole_where_steps_end_within_blocks(model):
+    cost = StepCost(10.0, 1.0, 0.0, 0.0)
+    cache = PagedKvCache(model.kv_layout, 64)
+    engine = PrefillEngine(model, cache, step_tokens=512, step_limit_s=50.0, cost=cost)
+    prompt = make_prompt("p", 300, 0)
+    done: list[tuple[int, int]] = []
+    prompt.on_page = lambda index: done.append((index, prompt.num_done))
+    engine.start()
+    try:
+        assert await compute(engine, prompt) == [299.0, 300.0]
+    finally:
+        await engine.close()
+    assert model.steps[0][0][1:] == (0, 40)  # tokens of 1 s each
+    assert [index for index, _ in done] == [0, 1, 2]
+    assert all(num_done >= min(300, 128 * (index + 1)) for index, num_done in done)
+
+
 @pytest.mark.parametrize(
     ("num_tokens", "expected"), [(1, 0), (128, 0), (129, 1), (256, 1), (257, 2), (2000, 15)]
 )
