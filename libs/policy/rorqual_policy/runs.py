@@ -47,9 +47,10 @@ class SilenceParams:
     """... is asked."""
     absent_s: float = 0.3
     """... is lost when the broker knows nobody of that name."""
-    frozen_s: float = 3.0
-    """... is lost when it does not answer: stopped, cut off, or far too slow. Twice as long after
-    each loss, so that a fleet that is only overloaded does not drown in repeated work."""
+    frozen_s: float = 3.5
+    """... is lost when it does not answer: stopped, cut off, or far too slow. Longer than both ends
+    take to notice that it is cut off (3 s): it is back then, or absent. Twice as long after each
+    loss, so that a fleet that is only overloaded does not drown in repeated work."""
 
 
 def decide_silence(
