@@ -17,6 +17,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Coroutine
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -33,8 +34,10 @@ SCALED = ("prefill", "decode")
 COMPRESSION = 20.0
 FIVE_MINUTES_S = 300.0
 PROMPT_WORDS, NEW_TOKENS, LONG_NEW_TOKENS = 150, 96, 600
-LEVELS = ((1, 10.0), (24, 90.0), (1, 75.0))
-"""Requests under way at a time, and for how long."""
+LONG_PROMPT_WORDS, FEW_TOKENS = 600, 1
+LEVELS = ((1, 0, 10.0), (24, 10, 90.0), (1, 0, 75.0))
+"""Requests under way at a time, long prompts with short answers beside them, and for how long. What
+decode is slow with, prefill gets late: only the latter ask as much of prefill on any machine."""
 NUM_LONG = 3
 """Long answers that are under way all the time: what scale-down has to move."""
 NUM_CHECKED, NUM_LONG_CHECKED, CHECKED_AT_ONCE = 16, 4, 4
@@ -123,43 +126,59 @@ class Load:
         self._client = client
         self._began_s = began_s
         self._prompts = iter(distinct_prompts(2000, num_words=PROMPT_WORDS, seed=seed))
+        long_prompts = distinct_prompts(2000, num_words=LONG_PROMPT_WORDS, seed=seed + 1)
+        self._long_prompts = iter(long_prompts)
         self.answers = Answers()
         self.long_answers = Answers()
+        self.short_answers = Answers()
         self._under_way: set[asyncio.Task[None]] = set()
+        self._reading: set[asyncio.Task[None]] = set()
+        """Those with long prompts."""
 
-    async def run(self, levels: tuple[tuple[int, float], ...]) -> None:
+    async def run(self, levels: tuple[tuple[int, int, float], ...]) -> None:
         """All levels one after the other; everything asked for is waited for at the end."""
         long_ones = [asyncio.create_task(self._keep_long()) for _ in range(NUM_LONG)]
         telling = asyncio.create_task(self._tell_for_ever())
-        for level, length_s in levels:
-            tell(self._began_s, f"{level} at a time, and {NUM_LONG} long ones, for {length_s:g} s")
+        for level, num_prompts, length_s in levels:
+            beside = f"{NUM_LONG} long ones, {num_prompts} long prompts"
+            tell(self._began_s, f"{level} at a time, {beside}, for {length_s:g} s")
             end_s = time.monotonic() + length_s
             while time.monotonic() < end_s:
-                self._fill_up(level)
+                self._fill_up(level, num_prompts)
                 await asyncio.sleep(0.1)
         telling.cancel()
         for task in long_ones:
             task.cancel()
         await asyncio.gather(*long_ones, return_exceptions=True)
-        await asyncio.gather(*self._under_way)
+        await asyncio.gather(*self._under_way, *self._reading)
 
     async def _tell_for_ever(self) -> None:
         while True:
             await asyncio.sleep(TELL_EACH_S)
             num_long, num_lost = len(self.long_answers.texts), len(self.problems)
-            answered = f"{len(self.answers.texts)} and {num_long} long ones answered"
+            num_short = len(self.short_answers.texts)
+            answered = (
+                f"{len(self.answers.texts)}, {num_long} long, {num_short} short ones answered"
+            )
             tell(self._began_s, f"{answered}, {num_lost} lost, {len(self._under_way)} under way")
 
     @property
     def problems(self) -> list[str]:
         """Why answers were lost."""
-        return self.answers.problems + self.long_answers.problems
+        kinds = (self.answers, self.long_answers, self.short_answers)
+        return [problem for answers in kinds for problem in answers.problems]
 
-    def _fill_up(self, level: int) -> None:
+    def _fill_up(self, level: int, num_prompts: int) -> None:
         while len(self._under_way) < level + NUM_LONG:
-            task = asyncio.create_task(self._ask(self.answers, NEW_TOKENS))
-            self._under_way.add(task)
-            task.add_done_callback(self._under_way.discard)
+            self._begin(self._under_way, self._ask(self.answers, NEW_TOKENS))
+        while len(self._reading) < num_prompts:
+            self._begin(self._reading, self._ask(self.short_answers, FEW_TOKENS))
+
+    @staticmethod
+    def _begin(tasks: set[asyncio.Task[None]], asking: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(asking)
+        tasks.add(task)
+        task.add_done_callback(tasks.discard)
 
     async def _keep_long(self) -> None:
         while True:
@@ -171,7 +190,8 @@ class Load:
                 asked.add_done_callback(self._under_way.discard)
 
     async def _ask(self, answers: Answers, num_tokens: int) -> None:
-        prompt = next(self._prompts)
+        is_read_only = answers is self.short_answers
+        prompt = next(self._long_prompts if is_read_only else self._prompts)
         try:
             answers.texts[prompt] = await ask(self._client, prompt, num_tokens)
         except (httpx.HTTPError, RuntimeError) as error:
@@ -227,6 +247,7 @@ async def measure(fleet: RunningFleet, seed: int) -> bool:
         watching.cancel()
         wrong = await num_different(client, load.answers, NEW_TOKENS, NUM_CHECKED)
         wrong += await num_different(client, load.long_answers, LONG_NEW_TOKENS, NUM_LONG_CHECKED)
+        wrong += await num_different(client, load.short_answers, FEW_TOKENS, NUM_CHECKED)
     return report(watched, load, wrong, took_s)
 
 
@@ -235,7 +256,8 @@ def report(watched: Watched, load: Load, wrong: int, took_s: float) -> bool:
     problems = load.problems
     for problem in problems[:5]:
         print(f"lost: {problem}", file=sys.stderr)
-    num_asked = len(load.answers.texts) + len(load.long_answers.texts) + len(problems)
+    kinds = (load.answers, load.long_answers, load.short_answers)
+    num_asked = sum(len(answers.texts) for answers in kinds) + len(problems)
     met = emit("elastic_lost", len(problems), "requests", goal=0, passes=at_most, asked=num_asked)
     met &= emit("elastic_wrong", wrong, "answers", goal=0, passes=at_most)
     met &= emit("elastic_moved", sum(watched.moved.values()), "generations", goal=1)
