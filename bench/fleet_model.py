@@ -51,8 +51,12 @@ class Waits:
 
 def measured(served: Sequence[Served]) -> Waits:
     """What the clients saw; an answer that is not seen in two parts has no time per token."""
-    streamed = [s.timing for s in served if len(s.timing.content_s) > 1]
-    return Waits([s.timing.ttft_s for s in served], [timing.tpot_s for timing in streamed])
+    streamed = filter(_is_streamed, served)
+    return Waits([s.timing.ttft_s for s in served], [s.timing.tpot_s for s in streamed])
+
+
+def _is_streamed(served: Served) -> bool:
+    return len(served.timing.content_s) > 1
 
 
 def as_trace(served: Sequence[Served], path: Path) -> Trace:
@@ -88,8 +92,14 @@ def fit_messages(alone: Sequence[Served], trace: Trace, options: ReplayOptions) 
     options = replace(options, cost=StepCost(*(slope * value for value in options.cost)))
     said = predicted(trace, options)
     before_s = statistics.median(a - b for a, b in zip(seen.ttft_s, said.ttft_s, strict=True))
-    steps = [s.timing.completion_tokens - 1 for s in alone]
-    added_s = [num * (a - b) for a, b, num in zip(seen.tpot_s, said.tpot_s, steps, strict=True)]
+    streamed = [
+        (s.timing, said_s) for s, said_s in zip(alone, said.tpot_s, strict=True) if _is_streamed(s)
+    ]
+    steps = [timing.completion_tokens - 1 for timing, _ in streamed]
+    added_s = [
+        num * (timing.tpot_s - said_s)
+        for num, (timing, said_s) in zip(steps, streamed, strict=True)
+    ]
     a_step_s = _median_slope(steps, added_s)
     handover_s = statistics.median(
         added - num * a_step_s for added, num in zip(added_s, steps, strict=True)
