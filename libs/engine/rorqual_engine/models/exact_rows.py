@@ -40,7 +40,8 @@ class ExactRows:
 
     def plan(self, num_rows: int) -> tuple[int, ...]:
         """Sizes of the products for so many rows; the last may have rows to spare."""
-        return _plan(self, num_rows)
+        full, rest = divmod(num_rows, self.sizes[-1])
+        return (self.sizes[-1],) * full + (_plan(self, rest) if rest else ())
 
 
 def exact_rows(
@@ -88,11 +89,9 @@ def _bits(product: Product, rows: torch.Tensor, size: int) -> bytes:
 
 @cache
 def _plan(exact: ExactRows, num_rows: int) -> tuple[int, ...]:
-    least, most = exact.sizes[0], exact.sizes[-1]
-    if num_rows > most:
-        return most, *_plan(exact, num_rows - most)
+    """For fewer rows than the largest size."""
     if exact.is_dense:
-        return (max(num_rows, least),)
+        return (max(num_rows, exact.sizes[0]),)
     plans: list[tuple[int, ...]] = [(next(size for size in exact.sizes if size >= num_rows),)]
     if below := [size for size in exact.sizes if size < num_rows]:
         plans.append((below[-1], *_plan(exact, num_rows - below[-1])))

@@ -47,7 +47,7 @@ def by_rows(product: Product, rows: torch.Tensor, exact: ExactRows | None) -> to
     if len(plan) > 1:
         parts = torch.split(rows, [*plan[:-1], len(rows) - sum(plan[:-1])])
         return torch.cat([by_rows(product, part, exact) for part in parts])
-    if spare := plan[0] - len(rows):
+    if spare := sum(plan) - len(rows):
         return product(functional.pad(rows, (0, 0, 0, spare)))[: len(rows)]
     return product(rows)
 
