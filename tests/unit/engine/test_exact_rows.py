@@ -27,7 +27,7 @@ DENSE = ExactRows((2, 64), is_dense=True)
         (DENSE, 37, [37]),
         (DENSE, 130, [64, 64, 2]),
         (DENSE, 64 * 4000, [64] * 4000),
-        (SPARSE, 0, []),
+        (SPARSE, 0, [0]),
     ],
 )
 def test_rows_are_cut_and_filled(exact: ExactRows, num_rows: int, products: list[int]) -> None:
