@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import ctypes
 import faulthandler
 import os
 import signal
@@ -23,10 +22,6 @@ from rorqual_runtime.settings import describe_settings_error
 CLOSE_S = 5.0
 """For everything to close once the drain is over: less than who stops us waits beyond it."""
 EXIT_WATCHDOG_S = 2.0
-MAX_HEAPS = 2
-"""glibc gives nearly every thread a heap of its own, and what is free in one serves no other.
-Source: the maps of a prefill instance under load: eight such heaps had 400 of its 1125 MB."""
-_M_ARENA_MAX = -8
 
 log = get_logger(__name__)
 
@@ -65,19 +60,12 @@ def run(main: Coroutine[Any, Any, None]) -> None:
     """Run a service's `main()` on uvloop and exit; a failed start is one line on stderr, code 1."""
     global _is_run
     _is_run = True
-    _share_heaps()
     runner = asyncio.Runner(loop_factory=uvloop.new_event_loop)
     code = _exit_code(runner, main)
     faulthandler.cancel_dump_traceback_later()
     _exit_later(code)
     runner.close()
     sys.exit(code)
-
-
-def _share_heaps() -> None:
-    """Where the C library is glibc."""
-    with contextlib.suppress(AttributeError, OSError):
-        ctypes.CDLL(None).mallopt(_M_ARENA_MAX, MAX_HEAPS)
 
 
 def bound_closing() -> None:
