@@ -7,6 +7,7 @@ lets a small model pad for ever instead of closing its braces.
 from __future__ import annotations
 
 import json
+import math
 import re
 from typing import Any
 
@@ -17,6 +18,7 @@ from rorqual_grammar.grammar_text import grammar_text
 from rorqual_grammar.rejection import BadConstraint, UnenforceableConstraint
 from rorqual_grammar.schema_check import find_patterns, find_unenforced, subschemas
 
+_SHOWN = 40
 ANY_OBJECT = '{"type":"object"}'
 _BOUNDED_CHARACTER = re.compile(r'^(\S+ ::= \(\(\[\^)(\\"\\\\\\r\\n\]\)\))$', re.MULTILINE)
 """The rule xgrammar 0.2.9 writes for one character of a string with minLength or maxLength. Unlike
@@ -38,11 +40,18 @@ def schema_grammar(source: str) -> xgrammar.Grammar:
 
 def _parsed(source: str) -> Any:
     try:
-        return json.loads(source)
+        return json.loads(source, parse_float=_finite, parse_constant=_finite)
     except RecursionError:
         raise BadConstraint("the schema is nested too deeply") from None
     except ValueError as error:
         raise BadConstraint(f"the schema is not JSON: {error}") from error
+
+
+def _finite(literal: str) -> float:
+    value = float(literal)
+    if not math.isfinite(value):
+        raise BadConstraint(f"the schema has {literal[:_SHOWN]}, which is no finite number")
+    return value
 
 
 def _unparsed(schema: Any) -> str:

@@ -132,7 +132,8 @@ def _is_of(value: Any, types: Any) -> bool:
     if isinstance(value, bool) or value is None:
         return bool(types == ("null" if value is None else "boolean"))
     if isinstance(value, int | float):
-        return types == "number" or (types == "integer" and value == int(value))
+        is_whole = isinstance(value, int) or value.is_integer()
+        return types == "number" or (types == "integer" and is_whole)
     return bool(types == _TYPE_NAMES[type(value)])
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from rorqual_grammar.json_grammar import schema_grammar
+from rorqual_grammar.rejection import BadConstraint
 from rorqual_grammar.schema_check import find_unenforced
 
 STRING = {"type": "string"}
@@ -32,6 +33,8 @@ STRING = {"type": "string"}
         ({"minItems": 1}, "'minItems' without 'type'"),
         ({"type": "string", "enum": ["a", None]}, "has None"),
         ({"type": "integer", "enum": [1, 2.5]}, "has 2.5"),
+        ({"type": "integer", "const": float("inf")}, "has inf"),
+        ({"type": "integer", "enum": [float("nan")]}, "has nan"),
         ({"type": ["number", "null"], "const": True}, "has True"),
         ({"enum": [1, 300], "maximum": 5}, "'maximum' beside 'enum'"),
         ({"enum": ["a"], "const": "b"}, "'const' beside 'enum'"),
@@ -92,3 +95,10 @@ def test_a_pattern_that_can_only_be_half_enforced_is_refused(pattern: str, place
     with pytest.raises(RuntimeError, match="not supported"):
         schema_grammar(json.dumps(schema))
     schema_grammar(json.dumps(schema).replace(json.dumps(pattern), '"a+"'))
+
+
+@pytest.mark.parametrize("literal", ["1e400", "-1e400", "NaN", "Infinity", "-Infinity"])
+@pytest.mark.parametrize("rest", ['"type": "integer", "const"', '"format": "date", "default"'])
+def test_a_number_that_is_not_finite_is_refused(literal: str, rest: str) -> None:
+    with pytest.raises(BadConstraint, match=f"{literal}, which is no finite number"):
+        schema_grammar(f"{{{rest}: {literal}}}")
