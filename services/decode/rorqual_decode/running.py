@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from operator import eq
 from typing import NamedTuple
 
 import numpy as np
@@ -67,6 +68,8 @@ class Running:
     """The next rows to run; valid once the first token is there."""
     has_forced: bool = False
     """The next step's guesses are its grammar's."""
+    num_checked: int = 0
+    """Guesses of the last step that a token was drawn for."""
     num_right: int = 0
     """Guesses of the last step that were taken."""
     num_misspelt: int = 0
@@ -153,13 +156,15 @@ class Running:
     def end_step(self, token_ids: Sequence[int]) -> None:
         """A step gave these: the rows they were drawn behind count as run, later ones do not."""
         chunk = self.chunk
-        self.num_right = len(token_ids) - 1
+        guesses = chunk.token_ids[1:]
+        self.num_checked = min(len(guesses), len(token_ids))
+        self.num_right = sum(map(eq, guesses, token_ids))
         row_ids = [int(token_id) for token_id in chunk.token_ids[: len(token_ids)]]
         self.completed = list(self._completed_by(row_ids))
         if self.has_forced:
-            self.num_misspelt = 0 if len(token_ids) > 1 else self.num_misspelt + 1
-        elif len(chunk.token_ids) > 1:
-            self.memory.note_verdict(len(chunk.token_ids) - 1, len(token_ids) - 1)
+            self.num_misspelt = 0 if self.num_right else self.num_misspelt + 1
+        elif guesses:
+            self.memory.note_verdict(len(guesses), self.num_right)
         self.memory.note_tokens(token_ids)
         chunk.start += len(token_ids)
         chunk.token_ids = tuple(token_ids[-1:])

@@ -101,7 +101,7 @@ class Speculation:
 
     def _learn(self) -> None:
         """What became of the guesses that were checked."""
-        verdicts = [(confidences, sequence.num_right) for sequence, confidences in self._checked]
+        verdicts = [(sure[: s.num_checked], s.num_right) for s, sure in self._checked]
         self._trust = note_verdicts(self._trust, verdicts)
 
     def _ask(self, asked: Sequence[Running]) -> list[Guesses]:

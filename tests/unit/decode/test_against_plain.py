@@ -231,3 +231,17 @@ def test_forced_text_takes_one_forward(drafter: Drafter) -> None:
     free = MarkovModel(table)
     generate(free, [sequence(0, NoDrafter(), **options)], Speculation(NoDrafter()))
     assert free.num_rows == [1] * 8
+
+
+@pytest.mark.parametrize(
+    ("drawn", "num_checked", "num_right"),
+    [([5, 1], 2, 1), ([5], 1, 1), ([1], 1, 0), ([5, 6, 7, 1], 3, 3), ([], 0, 0)],
+)
+def test_a_right_guess_that_ends_the_answer_counts_as_right(
+    drawn: list[int], num_checked: int, num_right: int
+) -> None:
+    running = sequence(0, NoDrafter(), max_new_tokens=900)
+    running.end_step([0])
+    running.propose([5, 6, 7])
+    running.end_step(drawn)
+    assert (running.num_checked, running.num_right) == (num_checked, num_right)
