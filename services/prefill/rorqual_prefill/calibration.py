@@ -30,8 +30,8 @@ def calibrated_cost(
     home: Path, model: CausalModel, cache: PagedKvCache, budget_s: float
 ) -> StepCost | None:
     """Cost of a step of this model on this machine. Blocks for about budget_s where no file says,
-    for up to three times as long on a busy machine. A machine too busy for all points is measured
-    anew at the next start.
+    for up to three times as long on a busy machine. What was too busy, or had too few free
+    pages, for all points that fit the model's context is measured anew at the next start.
 
     None when nothing is known: budget_s is 0, or what was measured tells nothing.
     """
@@ -55,7 +55,8 @@ def _measure(
         log.warning("prefill steps could not be calibrated", extra={"reason": str(reason)})
         return None
     log.info("prefill calibrated", extra={"cost": cost._asdict(), "worst_error": error.worst})
-    if len(samples) < len(FEW_PREFILL_POINTS):  # a busy start, or a short context
+    possible = [point for point in FEW_PREFILL_POINTS if sum(point) <= model.max_context_tokens]
+    if len(samples) < len(possible):  # a busy start, or few free pages
         return cost
     found = Calibration(
         model_fingerprint=model.fingerprint,
