@@ -251,8 +251,9 @@ class PrefillService:
         self.cancelled.add(request_id, choice_index)
         for key, active in list(self._active.items()):
             if key.request_id == request_id and choice_index in (None, key.choice_index):
+                if active.interruption is not Interruption.CANCELLED:  # else it is counted
+                    self.cancelled.num_by_phase[active.phase] += 1
                 active.interrupt(Interruption.CANCELLED)
-                self.cancelled.num_by_phase[active.phase] += 1
 
     async def drain(self, timeout_s: float) -> None:
         """Finish what is in hand; what is left near the end goes back to the queue."""

@@ -171,6 +171,7 @@ async def test_what_is_cancelled_counts_in_the_phase_it_was_in(world):
     running = asyncio.create_task(world.run(Leased()))
     await until(lambda: world.num_blocked)
     await world.cancel("r")
+    await world.cancel("r")
     await running
     assert world.service.cancelled.num_by_phase == {Phase.HANDOVER: 1}
 
