@@ -133,7 +133,8 @@ def judge(points: Sequence[dict[str, Any]]) -> bool:
         is_saturated = size == max(CONCURRENCIES)
         goal = SATURATED_GOAL if is_saturated else NEVER_BELOW
         met &= emit(f"variable_over_fixed_{size}", point["variable_over_fixed"], "ratio", goal=goal)
-        emit(f"variable_over_none_{size}", point["variable_over_none"], "ratio", goal=NEVER_BELOW)
+        over_none = point["variable_over_none"]
+        met &= emit(f"variable_over_none_{size}", over_none, "ratio", goal=NEVER_BELOW)
     return met
 
 
@@ -172,6 +173,8 @@ def main() -> int:
     parser.add_argument("--turns", type=int, default=3, help="requests a place, at least")
     parser.add_argument("--write", type=Path, help="a path, to become .json and .png")
     options = parser.parse_args()
+    if options.turns < 2:
+        parser.error("--turns: at least 2, so that all places are taken for more than a step")
     counts = {n: max(_LEAST_REQUESTS, options.turns * n) for n in options.concurrencies}
     prompts = prompts_of(options.model, max(counts.values()))
     comparison = Comparison(options.model, prompts, options.max_new_tokens)

@@ -93,6 +93,7 @@ class Saturated:
 
     def run(self, concurrency: int, count: int, drafter: Drafter, speculation: Speculation) -> Load:
         """The first count prompts, so many of them at a time."""
+        assert count > concurrency, "no place is given a second request: nothing is saturated"
         begun = [self._begin(prompt, drafter) for prompt in self._prompts[:count]]
         waiting = deque(begun[concurrency:])
         answers = {int(s.spec.key.request_id): _first_ids(s) for s in begun}
