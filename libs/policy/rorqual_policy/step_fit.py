@@ -177,8 +177,9 @@ class RefineParams:
     memory_steps: float = 500.0
     """A step counts half as much about 350 steps later."""
     trust_steps: float = 4.0
-    """The calibration counts as much as this many steps, for ever; as a share of them where
-    all coefficients change alike."""
+    """Split evenly between the coefficients. By its share each is pulled to a factor common to all,
+    as by so many steps, and one such share pulls the common factor to the calibration; neither
+    fades."""
     limit: float = 8.0
     """No coefficient leaves [calibrated / limit, calibrated * limit]."""
 
