@@ -23,13 +23,13 @@ its last snapshot. A half-open connection is never mended: whoever has it has to
 Stalls are those of the streams in mid-answer when the fault struck. Load is the machine's average
 of the last minute at the end of the row; it has {num_cores} cores.
 
-{num_rows} of {num_faults} faults have a row; the others have not been measured. A row with
-something lost, wrong or leaked is open. Of the stalls the goal is a P50 of {p50_goal_s:g} s and a
-longest of {worst_goal_s:g} s{over}.
+{num_rows} of {num_faults} faults have a row{unmeasured}; rows of different runs stand beside each
+other. A row with something lost, wrong or leaked is open. Of the stalls the goal is a
+P50 of {p50_goal_s:g} s and a longest of {worst_goal_s:g} s{over}.
 
-What is stopped or cut off is given up after 3 s of silence, lest an instance that is only slow
-counts as dead, and its answers are then computed again elsewhere: the busier the machine, the
-longer that takes. The streams of a gateway that is stopped wait for as long as it is; their clients
+What is stopped or cut off is given up after 3 s of silence, a decode instance after 3.5 s, lest one
+that is only slow counts as dead, and its answers are then computed again elsewhere: the busier
+the machine, the longer that takes. The streams of a gateway that is stopped wait for as long as it is; their clients
 may leave it and go on at another one.
 
 | fault | requests | lost | wrong | leaked | resumed | P50 stall | longest | whole again | load |
@@ -62,6 +62,7 @@ def render_table(
         num_cores=num_cores,
         num_rows=len(known),
         num_faults=len(TABLE),
+        unmeasured="" if len(known) == len(TABLE) else ", the others have not been measured",
         p50_goal_s=P50_GOAL_S,
         worst_goal_s=WORST_GOAL_S,
         over=_over_goals(known),

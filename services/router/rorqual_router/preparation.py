@@ -158,7 +158,8 @@ class Preparation:
             )
         except ServingError as error:
             log.debug("no prefix match", extra={"reason": error.message})
-            await self._release(lease_id)  # it may have been answered too late
+            # it may have been answered too late; nobody waits for that, where the bus is away
+            self._bus.connection.background(self._release(lease_id))
             return PrefixMatch(miss_reason="unavailable")
         finally:
             self.match_times.num_asked += 1

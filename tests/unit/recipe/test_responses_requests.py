@@ -435,6 +435,7 @@ def test_logprobs_are_asked_for_in_two_ways(fields, shown: bool) -> None:
         ({"tools": [{"type": "tool_search"}]}, "tools[0]"),
         ({"store": True}, "store"),
         ({"instructions": "x" * 70_000}, "instructions"),
+        ({"service_tier": "prority"}, "service_tier"),
         (
             {"input": [{"type": "reasoning", "summary": [{"text": "s"}]}, user("q")]},
             "input[0].summary",

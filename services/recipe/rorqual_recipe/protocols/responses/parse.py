@@ -35,7 +35,7 @@ from rorqual_recipe.protocols.responses.schema import (
 )
 from rorqual_recipe.protocols.responses.tool_choice import ToolChoiceReader
 from rorqual_recipe.protocols.responses.tools import DeclaredTools, ToolReader
-from rorqual_recipe.protocols.service_tier import read_service_tier
+from rorqual_recipe.protocols.service_tier import is_service_tier, read_service_tier
 from rorqual_recipe.sealing import SealBroken, Sealer
 
 _LOGPROBS = "message.output_text.logprobs"
@@ -136,6 +136,8 @@ class _Parser:
             notes.warn("stream_options", "ignored without stream")
         elif request.stream_options and request.stream_options.include_obfuscation:
             notes.warn("stream_options.include_obfuscation", "ignored, nothing is obfuscated")
+        if not is_service_tier(request.service_tier):
+            notes.warn("service_tier", "no tier here has this name: the default one was taken")
         why_not = self._prior.why_not_stored
         if why_not and (request.store or (request.store is None and why_not != NO_STORE)):
             notes.warn("store", why_not)
