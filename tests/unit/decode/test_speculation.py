@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import pairwise, product
 from types import SimpleNamespace
 from typing import Any, cast
@@ -20,6 +20,7 @@ from rorqual_engine.speculation import Drafter, GuessRequest, NoDrafter
 from rorqual_engine.speculation.dspark import DsparkDrafter
 from rorqual_engine.speculation.ngram import NgramDrafter
 from rorqual_policy.draft_budget import GuessSchedule, StepProfile
+from rorqual_policy.draft_trust import DraftTrust
 
 from tests.unit.decode.markov import PROMPT, FunctionDrafter, MarkovModel, generate, sequence
 
@@ -193,6 +194,36 @@ def test_a_pause_ends_with_the_sequence_that_did_not_pay(
     ]
     assert all(answer.num_guessed == 0 for answer in found[::2])
     assert all(answer.num_taken > 15 for answer in found[1::2])
+
+
+def test_a_pause_turns_no_guess_wrong(model: MarkovModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All guesses are right, and guessing takes as long as five steps: it pauses ever longer. What
+    became of the guesses is that of the step which checked them, not of those in the pause."""
+    looks, num_asked = itertools.count(), 0
+    verdicts: list[tuple[Sequence[float], int]] = []
+
+    def note(trust: DraftTrust, found: Iterable[tuple[Sequence[float], int]]) -> DraftTrust:
+        verdicts.extend(found)
+        return trust
+
+    def function(request: GuessRequest, count: int) -> tuple[list[int], list[float]]:
+        nonlocal num_asked
+        num_asked += 1
+        for _ in range(4):
+            next(looks)
+        return omniscient(request, count)[0], [0.9] * count
+
+    clock = SimpleNamespace(perf_counter=lambda: float(next(looks)))
+    monkeypatch.setattr(speculation_module, "time", clock)
+    monkeypatch.setattr(speculation_module, "note_verdicts", note)
+    drafter = FunctionDrafter(3, function)
+    speculation = Speculation(drafter, "current", StepProfile((1, 4), (1.0, 1.1)))
+    (answer,) = generate(
+        model, [sequence(0, drafter, temperature=1.0, max_new_tokens=30)], speculation
+    )
+    assert answer.num_taken == answer.num_guessed > 0
+    assert len(verdicts) == num_asked < 6
+    assert all(num_taken == len(confidences) for confidences, num_taken in verdicts)
 
 
 def test_a_schedule_needs_a_profile() -> None:
