@@ -29,8 +29,8 @@ P50 of {p50_goal_s:g} s and a longest of {worst_goal_s:g} s{over}.
 
 What is stopped or cut off is given up after 3 s of silence, a decode instance after 3.5 s, lest one
 that is only slow counts as dead, and its answers are then computed again elsewhere: the busier
-the machine, the longer that takes. The streams of a gateway that is stopped wait for as long as it is; their clients
-may leave it and go on at another one.
+the machine, the longer that takes. The streams of a gateway that is stopped wait for as long as it
+is; their clients may leave it and go on at another one.
 
 | fault | requests | lost | wrong | leaked | resumed | P50 stall | longest | whole again | load |
 |---|---|---|---|---|---|---|---|---|---|
