@@ -103,6 +103,9 @@ class SeeingOracle:
         config = json.loads((model_dir / "config.json").read_text())
         self.image_id = int(config["image_token_id"])
         self._model = load_model(model_dir)
+        added = json.loads((model_dir / "tokenizer.json").read_text())["added_tokens"]
+        self._unseen = {int(token["id"]) for token in added if token["special"]}
+        """Answers don't show them; which CPU it is decides whether random weights say one."""
         self._tower = VisionTower.load(model_dir, config, torch.device("cpu"), torch.bfloat16)
 
     def rows(self, data: bytes) -> torch.Tensor:
@@ -112,7 +115,8 @@ class SeeingOracle:
         return self._tower.encode([fit_image(image, plan)])[0]
 
     def answer(self, prompt_ids: list[int], files: Sequence[bytes], num_tokens: int) -> list[int]:
-        """Greedy tokens; files in the order of their places, each exactly as many rows as ids."""
+        """Greedy tokens as answers show them; files in the order of their places, each exactly as
+        many rows as ids."""
         cache = self._model.new_cache(64)
         with cache.allocate((len(prompt_ids) + num_tokens) // 128 + 1) as lease:
             chunk = self._prompt(prompt_ids, files, lease, 0)
@@ -163,4 +167,4 @@ class SeeingOracle:
             output.append(token)
             chunk = SequenceChunk([token], position, pages, True, window)
             position += 1
-        return output
+        return [token for token in output if token not in self._unseen]
