@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,12 +19,15 @@ class Mismatch:
     """Logit of transformers' choice minus logit of the fleet's token, in bf16."""
     noise: float
     """Standard deviation of transformers' own bf16 error at this row, against float32."""
+    step: float
+    """Between neighbouring bf16 numbers at the larger logit: the gap is known no better."""
 
     @property
     def is_near_tie(self) -> bool:
         """The gap is within what bf16 rounding moves: two logits, each off in both programs,
-        differ by two deviations, and two of those are allowed."""
-        return self.gap <= 4 * self.noise
+        differ by two deviations, and two of those are allowed. Most logits of a row are smaller
+        than these two and rounded more finely, so a step comes on top."""
+        return self.gap <= 4 * self.noise + self.step
 
 
 class GreedyOracle:
@@ -49,5 +53,6 @@ class GreedyOracle:
             pair = torch.stack([low[row].argmax(), chosen[row]])
             gap = (low[row, pair[0]] - low[row, pair[1]]).item()
             noise = (low[row] - high[row]).std().item()
-            found.append(Mismatch(row, gap, noise))
+            step = 2.0 ** (math.frexp(low[row, pair[0]].item())[1] - 8)
+            found.append(Mismatch(row, gap, noise, step))
         return found
