@@ -117,14 +117,15 @@ def _token_ids(client: openai.OpenAI, text: str) -> list[str]:
 
 def test_a_penalty_lowers_repetition(client: openai.OpenAI) -> None:
     def repeated(**penalties: Any) -> float:
-        question = [{"role": "user", "content": "Write the word whale again and again."}]
+        question = [{"role": "user", "content": "Count from 1 to 3, over and over."}]
         answer = ask(client, messages=question, temperature=0, max_tokens=100, **penalties)
         words = answer.message.content.lower().split()
         return 1 - len(set(words)) / len(words)
 
     plain = repeated(extra_body={"min_tokens": 100})
+    assert plain > 0.5
     for penalties in (
-        {"presence_penalty": 1.5},
+        {"presence_penalty": 2.0},
         {"frequency_penalty": 1.5},
         {"extra_body": {"repetition_penalty": 1.3}},
     ):
