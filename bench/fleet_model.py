@@ -96,10 +96,7 @@ def fit_messages(alone: Sequence[Served], trace: Trace, options: ReplayOptions) 
         (s.timing, said_s) for s, said_s in zip(alone, said.tpot_s, strict=True) if _is_streamed(s)
     ]
     steps = [timing.completion_tokens - 1 for timing, _ in streamed]
-    added_s = [
-        num * (timing.tpot_s - said_s)
-        for num, (timing, said_s) in zip(steps, streamed, strict=True)
-    ]
+    added_s = [(t.completion_tokens - 1) * (t.tpot_s - said_s) for t, said_s in streamed]
     a_step_s = _median_slope(steps, added_s)
     handover_s = statistics.median(
         added - num * a_step_s for added, num in zip(added_s, steps, strict=True)

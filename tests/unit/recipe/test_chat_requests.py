@@ -139,6 +139,11 @@ def test_the_service_tier_is_a_place_in_line(encode, tier, priority) -> None:
     assert encode(service_tier=tier).parsed.priority == priority
 
 
+def test_a_service_tier_that_is_none_is_warned_of(encode) -> None:
+    (warning,) = encode(service_tier="prority").parsed.warnings
+    assert warning.startswith("service_tier: ")
+
+
 def test_every_problem_is_reported_at_once(encode) -> None:
     image = {"type": "image_url", "image_url": {"url": "x"}}
     error = refusal(

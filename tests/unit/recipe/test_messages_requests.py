@@ -177,6 +177,11 @@ def test_the_service_tier_is_a_place_in_line(tier, priority) -> None:
     assert parse(service_tier=tier).priority == priority
 
 
+def test_a_service_tier_that_is_none_is_warned_of() -> None:
+    (warning,) = parse(service_tier="prority").warnings
+    assert warning.startswith("service_tier: ")
+
+
 def test_what_changes_nothing_is_accepted_without_a_word() -> None:
     parsed = parse(
         metadata={"user_id": "u"},

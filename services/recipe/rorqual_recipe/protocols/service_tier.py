@@ -1,17 +1,16 @@
 """How urgent a request says it is, in the words of `service_tier`."""
 
+from rorqual_recipe.protocols.notes import Notes
+
 _PRIORITIES = {"priority": 1, "flex": -1}
-_USUAL = ("auto", "default", "standard", "standard_only")
+_USUAL = ("auto", "default", "standard_only")
 
 
-def read_service_tier(tier: str | None) -> int:
-    """Its priority in the line for prefill; every other word means the usual one."""
+def read_service_tier(tier: str | None, notes: Notes) -> int:
+    """Its priority in the line for prefill; words that mean nothing here are warned of."""
+    if tier is not None and tier not in _PRIORITIES and tier not in _USUAL:
+        notes.warn("service_tier", "no tier here has this name: the usual one was taken")
     return _PRIORITIES.get(tier or "", 0)
-
-
-def is_service_tier(tier: str | None) -> bool:
-    """Whether it means something here; a tier that is not named does."""
-    return tier is None or tier in _PRIORITIES or tier in _USUAL
 
 
 def tier_of(priority: int, *, usual: str) -> str:

@@ -97,7 +97,7 @@ def _read(request: ChatRequest, limits: ParseLimits, notes: Notes) -> ParsedRequ
         cache_ttl_s=read_cache_ttl(request.cache_ttl, limits, notes),
         warnings=notes.warnings,
         echo=ChatEcho(is_legacy=bool(request.functions and not request.tools)),
-        priority=read_service_tier(request.service_tier),
+        priority=read_service_tier(request.service_tier, notes),
     )
 
 

@@ -66,7 +66,7 @@ def parse_messages_request(body: bytes, limits: ParseLimits) -> ParsedRequest:
         cache_salt=request.cache_salt or "",
         cache_ttl_s=cache_ttl_s,
         warnings=notes.warnings,
-        priority=read_service_tier(request.service_tier),
+        priority=read_service_tier(request.service_tier, notes),
     )
 
 

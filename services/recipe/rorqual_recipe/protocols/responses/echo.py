@@ -7,7 +7,6 @@ from typing import Any
 from rorqual_recipe.json_text import compact_json
 from rorqual_recipe.protocols.notes import Notes
 from rorqual_recipe.protocols.responses.schema import ResponsesRequest
-from rorqual_recipe.protocols.service_tier import read_service_tier, tier_of
 from rorqual_recipe.sealing import NO_BINDING, SealBinding, Sealer
 
 MAX_ECHO_CHARS = 64 << 10
@@ -41,7 +40,12 @@ class ResponsesEcho:
 
 
 def echoed_fields(
-    request: ResponsesRequest, text_format: Mapping[str, Any], *, store: bool, notes: Notes
+    request: ResponsesRequest,
+    text_format: Mapping[str, Any],
+    service_tier: str,
+    *,
+    store: bool,
+    notes: Notes,
 ) -> dict[str, Any]:
     """Members that repeat the request, defaults filled in; what is too long is left out."""
     reasoning = request.reasoning
@@ -58,7 +62,7 @@ def echoed_fields(
             "summary": reasoning.summary if reasoning else None,
         },
         "safety_identifier": request.safety_identifier,
-        "service_tier": tier_of(read_service_tier(request.service_tier), usual="default"),
+        "service_tier": service_tier,
         "store": store,
         "temperature": 1.0 if request.temperature is None else request.temperature,
         "text": {

@@ -35,7 +35,7 @@ from rorqual_recipe.protocols.responses.schema import (
 )
 from rorqual_recipe.protocols.responses.tool_choice import ToolChoiceReader
 from rorqual_recipe.protocols.responses.tools import DeclaredTools, ToolReader
-from rorqual_recipe.protocols.service_tier import is_service_tier, read_service_tier
+from rorqual_recipe.protocols.service_tier import read_service_tier, tier_of
 from rorqual_recipe.sealing import SealBroken, Sealer
 
 _LOGPROBS = "message.output_text.logprobs"
@@ -68,6 +68,7 @@ class _Parser:
         self._prior: Prior = limits.prior or NO_PRIOR
         self._notes.problems += self._prior.problems
         self._request = self._typed_request()
+        self._priority = read_service_tier(self._request.service_tier, self._notes)
         self._content = ContentReader(
             self._notes, model=self._request.model, has_vision=limits.has_vision
         )
@@ -136,8 +137,6 @@ class _Parser:
             notes.warn("stream_options", "ignored without stream")
         elif request.stream_options and request.stream_options.include_obfuscation:
             notes.warn("stream_options.include_obfuscation", "ignored, nothing is obfuscated")
-        if not is_service_tier(request.service_tier):
-            notes.warn("service_tier", "no tier here has this name: the default one was taken")
         why_not = self._prior.why_not_stored
         if why_not and (request.store or (request.store is None and why_not != NO_STORE)):
             notes.warn("store", why_not)
@@ -187,8 +186,9 @@ class _Parser:
         store = request.store is not False and not prior.why_not_stored
         kept = items_to_keep(prior, [item.value for item in items]) if store else []
         include = request.include or ()
+        tier = tier_of(self._priority, usual="default")
         return ResponsesEcho(
-            fields=echoed_fields(request, text_format, store=store, notes=self._notes),
+            fields=echoed_fields(request, text_format, tier, store=store, notes=self._notes),
             items=kept,
             num_earlier=len(prior.history),
             store=store,
@@ -221,7 +221,7 @@ class _Parser:
             prompt_param="input",
             truncates=request.truncation == "auto",
             echo=echo,
-            priority=read_service_tier(request.service_tier),
+            priority=self._priority,
         )
 
 
